@@ -1,0 +1,1 @@
+"""tightfit runs image and video diffusion models on the memory your card has."""

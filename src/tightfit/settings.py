@@ -1,0 +1,73 @@
+"""Settings of this process, frozen; the only reader (and the only writer) of the environment."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from tightfit.errors import UsageError
+
+ALLOCATORS = ("native", "async", "expandable")
+_ALLOCATOR_VARIABLES = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What the environment says.
+
+    Attributes:
+        cache_dir: where learnt figures are kept.
+        allocator: the CUDA allocator the environment asks for, or None where it is silent.
+    """
+
+    cache_dir: Path
+    allocator: str | None
+
+    @classmethod
+    def from_environ(cls, environ: Mapping[str, str] | None = None) -> Settings:
+        """Read `environ` (default: the process's own)."""
+        env = os.environ if environ is None else environ
+        base = env.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+        return cls(cache_dir=Path(base) / "tightfit", allocator=_asked_allocator(env))
+
+
+def choose_allocator(name: str) -> None:
+    """Make the process use allocator `name`; only before torch is imported can that be said.
+
+    Raises `UsageError` when the name is unknown, or when the environment already asks for
+    another allocator: a user's own choice is never changed behind their back.
+    """
+    if name not in ALLOCATORS:
+        raise UsageError(f"--allocator `{name}` is unknown: use {', '.join(ALLOCATORS)}.")
+    asked = _asked_allocator(os.environ)
+    if asked == name:
+        return
+    if asked is not None:
+        variable = next(v for v in _ALLOCATOR_VARIABLES if v in os.environ)
+        raise UsageError(
+            f"--allocator `{name}` contradicts {variable}={os.environ[variable]}: "
+            "drop one of the two."
+        )
+    value = {
+        "native": "backend:native",
+        "async": "backend:cudaMallocAsync",
+        "expandable": "expandable_segments:True",
+    }[name]
+    present = [v for v in _ALLOCATOR_VARIABLES if v in os.environ]
+    variable = present[0] if present else _ALLOCATOR_VARIABLES[1]
+    os.environ[variable] = ",".join(filter(None, (os.environ.get(variable, ""), value)))
+
+
+def _asked_allocator(env: Mapping[str, str]) -> str | None:
+    """The allocator that `env` names: one of `ALLOCATORS`, or None."""
+    for variable in _ALLOCATOR_VARIABLES:
+        text = env.get(variable, "").lower().replace(" ", "")
+        if "backend:cudamallocasync" in text:
+            return "async"
+        if "expandable_segments:true" in text:
+            return "expandable"
+        if "backend:native" in text:
+            return "native"
+    return None
