@@ -1,0 +1,1 @@
+"""A card that exists on any machine."""

@@ -1,0 +1,105 @@
+"""What every card answers, whatever stands behind it."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+
+import torch
+
+Observer = Callable[[int, int], None]
+"""Called with (allocated bytes, reserved bytes) whenever they are seen to change."""
+
+
+@dataclass(frozen=True)
+class Reading:
+    """One look at a card. Every figure is in bytes; None means that it cannot be known here.
+
+    Attributes:
+        total: what the card has.
+        allocated: bytes in live tensors of this process.
+        reserved: bytes the allocator of this process took from the driver.
+        peak_allocated: the highest `allocated` since the last `Card.reset_peaks`.
+        peak_reserved: likewise for `reserved`.
+        context: what the device context of this process costs outside the allocator.
+        held_by_others: what other programs hold.
+        refusals: requests that the allocator turned down, raised or not (`num_ooms`).
+        retries: times the allocator emptied its cache to go on (`num_alloc_retries`).
+    """
+
+    total: int
+    allocated: int | None
+    reserved: int | None
+    peak_allocated: int | None
+    peak_reserved: int | None
+    context: int | None
+    held_by_others: int | None
+    refusals: int = 0
+    retries: int = 0
+
+    @property
+    def slack(self) -> int | None:
+        """Reserved less allocated."""
+        if self.reserved is None or self.allocated is None:
+            return None
+        return self.reserved - self.allocated
+
+
+class Card(ABC):
+    """A device with memory.
+
+    Attributes:
+        name: how the user wrote it (``cuda:0``, ``virtual:6GiB``).
+        kind: ``cuda``, ``cpu`` or ``virtual``.
+        allocator: ``native``, ``async``, ``expandable``, ``exact`` or ``none``.
+        device: where tensors go.
+    """
+
+    name: str
+    kind: str
+    allocator: str
+    device: torch.device
+
+    @abstractmethod
+    def read(self) -> Reading:
+        """Look at the card now; never synchronises."""
+
+    @abstractmethod
+    def reset_peaks(self) -> None:
+        """Start new peaks from the present figures."""
+
+    @abstractmethod
+    def trim(self) -> None:
+        """Give cached memory back to the driver."""
+
+    @abstractmethod
+    def sync(self) -> None:
+        """Wait for the device; errors that it kept back are raised here."""
+
+    @abstractmethod
+    def check(self) -> None:
+        """Prove the books. Raises `BooksError` naming the figure that does not add up."""
+
+    @abstractmethod
+    def cap(self, budget: int) -> AbstractContextManager[None]:
+        """While inside, this process cannot reserve more than `budget` bytes."""
+
+    @abstractmethod
+    def observe(self, observer: Observer) -> AbstractContextManager[None]:
+        """While inside, `observer` is told how memory moves (each change, or often)."""
+
+    def supports(self, dtype: torch.dtype) -> bool:
+        """Whether the card computes in `dtype`."""
+        del dtype
+        return True
+
+    def generator(self, seed: int) -> torch.Generator:
+        """A seeded generator that random operators on this card accept."""
+        kind = self.device.type if self.device.type in ("cpu", "cuda") else "cpu"
+        device = self.device if kind == "cuda" else torch.device("cpu")
+        return torch.Generator(device).manual_seed(seed)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.name!r})"

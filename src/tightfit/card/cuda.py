@@ -1,0 +1,148 @@
+"""CUDA cards, with whichever allocator the process was started with."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+import torch
+
+from tightfit.card.base import Card, Observer, Reading
+from tightfit.card.polling import polled
+from tightfit.errors import BooksError, UsageError
+from tightfit.settings import Settings
+
+
+class CudaCard(Card):
+    """``cuda:N``. The allocator is read, never changed.
+
+    The context is what NVML says this process holds less what the allocator reserved; where the
+    driver hides processes, it is what the device's free figure lost when the context was made.
+    """
+
+    kind = "cuda"
+
+    def __init__(self, index: int) -> None:
+        if not torch.cuda.is_available():
+            raise UsageError(
+                f"card `cuda:{index}`: this PyTorch sees no CUDA device; use cpu or a "
+                "virtual card such as virtual:6GiB."
+            )
+        if index >= torch.cuda.device_count():
+            raise UsageError(
+                f"card `cuda:{index}`: there are {torch.cuda.device_count()} CUDA devices."
+            )
+        self.index = index
+        self.name = f"cuda:{index}"
+        self.device = torch.device("cuda", index)
+        self.allocator = _allocator()
+        # Handles and workspaces of the matrix and convolution libraries are made once per
+        # process: made now, they are part of every baseline and never look like a leak.
+        with torch.no_grad(), torch.cuda.device(index):
+            probe = torch.ones(16, 16, device=self.device)
+            image = torch.ones(1, 16, 16, 16, device=self.device)
+            torch.mm(probe, probe)
+            torch.nn.functional.conv2d(image, torch.ones(16, 16, 3, 3, device=self.device))
+            torch.cuda.synchronize(index)
+        del probe, image
+        self._context = self._measure_context()
+
+    def read(self) -> Reading:
+        """Allocator figures of this process, and the driver's for the rest."""
+        free, total = torch.cuda.mem_get_info(self.index)
+        stats = torch.cuda.memory_stats(self.index)
+        reserved = torch.cuda.memory_reserved(self.index)
+        others = None
+        if self._context is not None:
+            others = max(0, total - free - reserved - self._context)
+        return Reading(
+            total=total,
+            allocated=torch.cuda.memory_allocated(self.index),
+            reserved=reserved,
+            peak_allocated=torch.cuda.max_memory_allocated(self.index),
+            peak_reserved=torch.cuda.max_memory_reserved(self.index),
+            context=self._context,
+            held_by_others=others,
+            refusals=stats.get("num_ooms", 0),
+            retries=stats.get("num_alloc_retries", 0),
+        )
+
+    def reset_peaks(self) -> None:
+        """Start new peaks from the present figures."""
+        torch.cuda.reset_peak_memory_stats(self.index)
+
+    def trim(self) -> None:
+        """Wait, then empty the cache: an asynchronous free counts only when it is reached."""
+        torch.cuda.synchronize(self.index)
+        with torch.cuda.device(self.index):
+            torch.cuda.empty_cache()
+
+    def sync(self) -> None:
+        """Wait for every stream of the device."""
+        torch.cuda.synchronize(self.index)
+
+    def check(self) -> None:
+        """Allocated within reserved within the card."""
+        reading = self.read()
+        assert reading.allocated is not None
+        assert reading.reserved is not None
+        if not 0 <= reading.allocated <= reading.reserved <= reading.total:
+            raise BooksError(
+                f"{self.name}: allocated {reading.allocated}, reserved {reading.reserved}, "
+                f"total {reading.total}"
+            )
+
+    @contextmanager
+    def cap(self, budget: int) -> Iterator[None]:
+        """Cap the process with PyTorch's own limit; a user's tighter limit stays, and returns."""
+        total = torch.cuda.get_device_properties(self.index).total_memory
+        before = torch.cuda.get_per_process_memory_fraction(self.index)
+        torch.cuda.set_per_process_memory_fraction(min(before, budget / total), self.index)
+        if torch.cuda.memory_reserved(self.index) > budget:
+            self.trim()
+        try:
+            yield
+        finally:
+            torch.cuda.set_per_process_memory_fraction(before, self.index)
+
+    @contextmanager
+    def observe(self, observer: Observer) -> Iterator[None]:
+        """Look every 5 ms; what lives shorter is seen in the peaks alone."""
+
+        def look() -> None:
+            observer(
+                torch.cuda.memory_allocated(self.index), torch.cuda.memory_reserved(self.index)
+            )
+
+        with polled(look, seconds=0.005):
+            yield
+
+    def supports(self, dtype: torch.dtype) -> bool:
+        """bfloat16 needs a card that computes in it, not one that emulates it."""
+        if dtype is not torch.bfloat16:
+            return True
+        return torch.cuda.get_device_capability(self.index) >= (8, 0)
+
+    def _measure_context(self) -> int | None:
+        """Bytes of this process outside the allocator, or None where the driver hides them."""
+        reserved = torch.cuda.memory_reserved(self.index)
+        with suppress(Exception):  # NVML is optional, and raises its own errors
+            import pynvml
+
+            pynvml.nvmlInit()
+            bus: Any = torch.cuda.get_device_properties(self.index)
+            handle = pynvml.nvmlDeviceGetHandleByPciBusId(
+                f"{bus.pci_domain_id:08x}:{bus.pci_bus_id:02x}:{bus.pci_device_id:02x}.0".encode()
+            )
+            for process in pynvml.nvmlDeviceGetComputeRunningProcesses(handle):
+                if process.pid == os.getpid() and process.usedGpuMemory:
+                    return max(0, int(process.usedGpuMemory) - reserved)
+        return None
+
+
+def _allocator() -> str:
+    if torch.cuda.get_allocator_backend() == "cudaMallocAsync":
+        return "async"
+    return "expandable" if Settings.from_environ().allocator == "expandable" else "native"

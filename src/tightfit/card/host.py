@@ -1,0 +1,83 @@
+"""The host's own memory as a card: what can run without an accelerator runs here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from pathlib import Path
+
+import psutil
+import torch
+
+from tightfit.card.base import Card, Observer, Reading
+from tightfit.card.polling import polled
+
+_CGROUP_LIMITS = (
+    Path("/sys/fs/cgroup/memory.max"),
+    Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"),
+)
+
+
+class HostCard(Card):
+    """``cpu``: its allocator keeps no books, so most figures are unknown (None).
+
+    A budget on it is kept by planning alone; nothing can cap the process.
+    """
+
+    name = "cpu"
+    kind = "cpu"
+    allocator = "none"
+
+    def __init__(self) -> None:
+        self.device = torch.device("cpu")
+
+    def read(self) -> Reading:
+        """Total is the smaller of RAM and the cgroup's limit; others is what RAM lacks."""
+        memory = psutil.virtual_memory()
+        total = min([memory.total, *_cgroup_limits()])
+        mine = psutil.Process().memory_info().rss
+        return Reading(
+            total=total,
+            allocated=None,
+            reserved=None,
+            peak_allocated=None,
+            peak_reserved=None,
+            context=None,
+            held_by_others=max(0, memory.total - memory.available - mine),
+        )
+
+    def reset_peaks(self) -> None:
+        """Nothing is counted."""
+
+    def trim(self) -> None:
+        """The C library decides."""
+
+    def sync(self) -> None:
+        """The host never runs behind itself."""
+
+    def check(self) -> None:
+        """There are no books to prove."""
+
+    def cap(self, budget: int) -> AbstractContextManager[None]:
+        """Nothing can be enforced."""
+        del budget
+        return nullcontext()
+
+    @contextmanager
+    def observe(self, observer: Observer) -> Iterator[None]:
+        """Resident memory of the process, looked at every 20 ms."""
+        process = psutil.Process()
+        with polled(lambda: observer(*([process.memory_info().rss] * 2)), seconds=0.02):
+            yield
+
+
+def _cgroup_limits() -> list[int]:
+    limits = []
+    for path in _CGROUP_LIMITS:
+        try:
+            text = path.read_text().strip()
+        except OSError:
+            continue
+        if text.isdigit() and int(text) < 2**60:
+            limits.append(int(text))
+    return limits

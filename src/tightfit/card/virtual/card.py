@@ -1,0 +1,285 @@
+"""The virtual card: a fixed amount of memory, an allocator model, books, and faults on demand."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from tightfit.card.base import Card, Observer, Reading
+from tightfit.card.virtual import allocator as models
+from tightfit.card.virtual.backend import register
+from tightfit.card.virtual.faults import Faults, Form, exception_of
+from tightfit.card.virtual.keeper import DEVICE_TYPE, keepers
+from tightfit.card.virtual.spec import VirtualSpec
+from tightfit.errors import BooksError
+from tightfit.units import format_bytes
+
+_opening = threading.Lock()
+
+
+class VirtualCard(Card):
+    """A card that exists on any machine; values are real and computed on the host.
+
+    Attributes:
+        spec: what it was opened as.
+        index: N of its device ``vcard:N``.
+        faults: switches; see `Faults`.
+        syncs: how often somebody waited for it.
+        allocations: how many requests were served.
+        spilled: bytes granted over the card's size in spill mode.
+    """
+
+    kind = "virtual"
+
+    def __init__(self, spec: VirtualSpec) -> None:
+        register()
+        self.spec = spec
+        self.name = spec.name
+        self.allocator = spec.allocator
+        self.faults = Faults()
+        self.syncs = 0
+        self.allocations = 0
+        self.spilled = 0
+        self._others = spec.others
+        self._cap = spec.total
+        self._refusals = 0
+        self._peak_allocated = 0
+        self._peak_reserved = 0
+        self._late: list[Exception] = []
+        self._waiting: list[models.Block] = []
+        self._observers: list[Observer] = []
+        self._lock = threading.RLock()
+        self._busy = False
+        self._deferred: list[models.Block] = []
+        self._model = _model(spec, self._grow, self._shrink)
+        with _opening:
+            self.index = next(n for n in range(128) if n not in keepers)
+            keepers[self.index] = self
+        self.device = torch.device(DEVICE_TYPE, self.index)
+
+    # What a card answers
+
+    def read(self) -> Reading:
+        """The books; on a virtual card everything is known."""
+        with self._books():
+            return Reading(
+                total=self.spec.total,
+                allocated=self._allocated(),
+                reserved=self._model.reserved,
+                peak_allocated=self._peak_allocated,
+                peak_reserved=self._peak_reserved,
+                context=self.spec.context,
+                held_by_others=self._others,
+                refusals=self._refusals,
+                retries=self._model.retries,
+            )
+
+    def reset_peaks(self) -> None:
+        """Start new peaks from the present figures."""
+        with self._books():
+            self._peak_allocated = self._allocated()
+            self._peak_reserved = self._model.reserved
+
+    def trim(self) -> None:
+        """Give cached memory back."""
+        with self._books():
+            self._model.trim()
+        self._tell()
+
+    def sync(self) -> None:
+        """Count delayed frees, and raise an error that was kept back."""
+        self.syncs += 1
+        with self._books():
+            waiting, self._waiting = self._waiting, []
+            for block in waiting:
+                self._model.give(block)
+        self._tell()
+        self.settle()
+
+    def check(self) -> None:
+        """The allocator's books add up, and stay inside the card."""
+        with self._books():
+            self._model.check()
+            used = self._model.reserved + self.spec.context + self._others
+            if used > self.spec.total + self.spilled:
+                raise BooksError(f"{self.name}: {used} of {self.spec.total} bytes are in use")
+
+    @contextmanager
+    def cap(self, budget: int) -> Iterator[None]:
+        """While inside, reserved stays at or below `budget`; a tighter cap outside stays."""
+        before = self._cap
+        self._cap = min(before, budget)
+        if self._model.reserved > self._cap:
+            self.trim()
+        try:
+            yield
+        finally:
+            self._cap = before
+
+    @contextmanager
+    def observe(self, observer: Observer) -> Iterator[None]:
+        """Every single change is told."""
+        self._observers.append(observer)
+        self._tell()
+        try:
+            yield
+        finally:
+            self._observers.remove(observer)
+
+    def supports(self, dtype: torch.dtype) -> bool:
+        """Everything, but bfloat16 where the card has none."""
+        return self.spec.bf16 or dtype != torch.bfloat16
+
+    # A second client
+
+    def occupy(self, size: int) -> None:
+        """Another program takes `size` bytes. Raises `torch.OutOfMemoryError` if they are gone."""
+        with self._books():
+            free = self.spec.total - self.spec.context - self._others - self._model.reserved
+            if size > free:
+                raise torch.OutOfMemoryError(
+                    f"the other program wants {format_bytes(size)}; {format_bytes(free)} is free"
+                )
+            self._others += size
+
+    def vacate(self, size: int) -> None:
+        """Another program gives `size` bytes back."""
+        self._others = max(0, self._others - size)
+
+    # What the tensors of this card call
+
+    def charge(self, size: int, operator: str) -> models.Block:
+        """Allocate; raises what a driver would raise."""
+        if self.faults.on_allocate is not None:
+            self.faults.on_allocate(operator, size)
+        with self._books():
+            self.allocations += 1
+            fault = self.faults.due()
+            if fault is not None:
+                self._refusals += fault.form is not Form.ILLEGAL_ACCESS
+                error = exception_of(fault.form, want=size, text=self._sentence(size))
+                if not fault.late:
+                    raise error
+                self._late.append(error)
+            limit = self.faults.max_allocation
+            if limit is not None and size > limit:
+                self._refusals += 1
+                raise torch.OutOfMemoryError(
+                    f"{self.device}: {format_bytes(size)} is above the largest single "
+                    f"allocation, {format_bytes(limit)}"
+                )
+            try:
+                block = self._model.take(size)
+            except models.Full:
+                self._refusals += 1
+                raise torch.OutOfMemoryError(self._sentence(size)) from None
+            self._peak_allocated = max(self._peak_allocated, self._allocated())
+            self._peak_reserved = max(self._peak_reserved, self._model.reserved)
+        self._tell()
+        return block
+
+    def discharge(self, block: models.Block) -> None:
+        """Free; in the middle of another entry (a collector's doing) it is put off."""
+        with self._lock:
+            if self._busy:
+                self._deferred.append(block)
+                return
+            self._free(block)
+        self._tell()
+
+    def workspace(self, operator: str, size: int) -> tuple[Any, bool]:
+        """Hidden room of an operator with `size` input bytes; see `Faults.workspace`."""
+        if self.faults.workspace is None:
+            return None, False
+        want = self.faults.workspace(operator, size)
+        if want <= 0:
+            return None, False
+        if not self.faults.silent_workspace:
+            return self.charge(want, operator), False
+        try:
+            return self.charge(want, operator), False
+        except torch.OutOfMemoryError:
+            return None, True
+
+    def computes(self, dtype: torch.dtype) -> None:
+        """Raise `RuntimeError` for a dtype that the card lacks."""
+        if not self.supports(dtype):
+            raise RuntimeError(f"{self.device} ({self.name}) does not compute in {dtype}")
+
+    def ceiling(self) -> int | None:
+        """See `Faults.element_ceiling`."""
+        return self.faults.element_ceiling
+
+    def settle(self) -> None:
+        """Raise the oldest error that was kept back."""
+        if self._late:
+            raise self._late.pop(0)
+
+    # The books
+
+    def _allocated(self) -> int:
+        return self._model.allocated - sum(block.size for block in self._waiting)
+
+    def _free(self, block: models.Block) -> None:
+        if self.faults.delayed_frees:
+            self._waiting.append(block)
+        else:
+            self._model.give(block)
+
+    @contextmanager
+    def _books(self) -> Iterator[None]:
+        """One writer at a time; frees that a collector causes in between come after."""
+        with self._lock:
+            outer, self._busy = self._busy, True
+            try:
+                yield
+            finally:
+                self._busy = outer
+                while not outer and self._deferred:
+                    self._free(self._deferred.pop())
+
+    def _grow(self, size: int) -> bool:
+        reserved = self._model.reserved + size
+        used = reserved + self.spec.context + self._others
+        if reserved <= self._cap and used <= self.spec.total:
+            return True
+        if self.faults.spill and reserved <= self._cap:
+            self.spilled = max(self.spilled, used - self.spec.total)
+            return True
+        return False
+
+    def _shrink(self, size: int) -> None:
+        del size
+
+    def _tell(self) -> None:
+        if self._observers:
+            allocated, reserved = self._allocated(), self._model.reserved
+            for observer in tuple(self._observers):
+                observer(allocated, reserved)
+
+    def _sentence(self, size: int) -> str:
+        free = min(
+            self.spec.total - self.spec.context - self._others - self._model.reserved,
+            self._cap - self._model.reserved,
+        )
+        return (
+            f"{self.device} out of memory. Tried to allocate {format_bytes(size)}. "
+            f"{self.name} has {format_bytes(self.spec.total)}, the limit is "
+            f"{format_bytes(self._cap)}; {format_bytes(max(free, 0))} is free; this process holds "
+            f"{format_bytes(self._allocated())} in tensors and "
+            f"{format_bytes(self._model.reserved)} reserved."
+        )
+
+
+def _model(spec: VirtualSpec, grow: Any, shrink: Any) -> models.Allocator:
+    if spec.allocator == "native":
+        return models.NativeAllocator(grow, shrink)
+    if spec.allocator == "expandable":
+        return models.expandable(grow, shrink)
+    if spec.allocator == "async":
+        return models.malloc_async(grow, shrink, grain=spec.grain)
+    return models.ExactAllocator(grow, shrink)

@@ -1,0 +1,164 @@
+"""What an operator does to memory, found out before it runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import torch
+from torch._ops import OpOverload
+
+HALVES = (torch.float16, torch.bfloat16)
+_CACHE_LIMIT = 20_000
+_MOVES_ONLY = frozenset(
+    {
+        "aten::_to_copy",
+        "aten::clone",
+        "aten::cat",
+        "aten::stack",
+        "aten::empty_like",
+        "aten::new_empty",
+        "aten::new_empty_strided",
+        "aten::constant_pad_nd",
+        "aten::index_select",
+        "aten::gather",
+        "aten::repeat",
+        "aten::view_copy",
+        "aten::flip",
+    }
+)
+_TAKES_HOST_TENSORS = frozenset(
+    {"aten::copy_", "aten::_to_copy", "aten::index", "aten::index_put_", "aten::_index_put_impl_"}
+)
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What the schema of an operator tells.
+
+    Attributes:
+        composite: it is written in terms of other operators and arrives whole only in
+            inference mode.
+        mutates: it writes into an argument.
+        views: every result shares the storage of an argument.
+        computes: it does arithmetic, so halves are computed in float32 and rounded.
+        mixes: it takes host tensors beside card tensors.
+    """
+
+    composite: bool
+    mutates: bool
+    views: bool
+    computes: bool
+    mixes: bool
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """The results of an operator: bytes of each new storage, and the dtype of each tensor."""
+
+    storages: tuple[int, ...]
+    dtypes: tuple[torch.dtype, ...]
+
+
+@cache
+def facts_of(func: OpOverload) -> Facts:
+    """Read the schema of `func` once."""
+    schema = func._schema
+    name = schema.name
+    returns = schema.returns
+    mutates = schema.is_mutable
+    views = bool(returns) and all(r.alias_info is not None for r in returns) and not mutates
+    composite = torch._C._dispatch_has_kernel_for_dispatch_key(
+        _name_of(func), "CompositeImplicitAutograd"
+    )
+    return Facts(
+        composite=composite,
+        mutates=mutates,
+        views=views,
+        computes=not mutates and not views and name not in _MOVES_ONLY,
+        mixes=name in _TAKES_HOST_TENSORS,
+    )
+
+
+def _name_of(func: Any) -> str:
+    return str(func.name())
+
+
+def tensors_in(value: Any) -> Iterator[torch.Tensor]:
+    """Every tensor in nested lists, tuples and dicts."""
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            yield from tensors_in(item)
+    elif isinstance(value, dict):
+        for item in value.values():
+            yield from tensors_in(item)
+
+
+_forecasts: dict[Any, Forecast | None] = {}
+
+
+def forecast(func: OpOverload, args: Any, kwargs: Any) -> Forecast | None:
+    """What `func` will allocate, by running it on the meta device; None if it cannot be told.
+
+    `args` and `kwargs` hold plain host tensors. The answer depends on shapes, strides and dtypes
+    alone and is remembered. Operators whose result depends on values (`nonzero`) say None.
+    """
+    key = (func, _freeze(args), _freeze(kwargs))
+    try:
+        return _forecasts[key]
+    except KeyError:
+        pass
+    except TypeError:  # an argument that cannot be a key
+        return _on_meta(func, args, kwargs)
+    if len(_forecasts) >= _CACHE_LIMIT:
+        _forecasts.clear()
+    answer = _forecasts[key] = _on_meta(func, args, kwargs)
+    return answer
+
+
+def _on_meta(func: OpOverload, args: Any, kwargs: Any) -> Forecast | None:
+    inputs: set[int] = set()
+    shadows: dict[int, torch.Tensor] = {}
+
+    def shadow(value: Any) -> Any:
+        if isinstance(value, torch.Tensor):
+            known = shadows.get(id(value))
+            if known is None:
+                known = torch.empty_strided(
+                    value.shape, value.stride(), dtype=value.dtype, device="meta"
+                )
+                shadows[id(value)] = known
+                inputs.add(known.untyped_storage()._cdata)
+            return known
+        if isinstance(value, (list, tuple)):
+            return type(value)(map(shadow, value))
+        if isinstance(value, torch.device):
+            return torch.device("meta")
+        return value
+
+    try:
+        results = func(*shadow(args), **{name: shadow(value) for name, value in kwargs.items()})
+    except (RuntimeError, NotImplementedError, TypeError, ValueError):
+        return None
+    storages: dict[int, int] = {}
+    dtypes = []
+    for tensor in tensors_in(results):
+        storage = tensor.untyped_storage()
+        dtypes.append(tensor.dtype)
+        if storage._cdata not in inputs:
+            storages[storage._cdata] = storage.nbytes()
+    return Forecast(tuple(storages.values()), tuple(dtypes))
+
+
+def _freeze(value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        return (value.shape, value.stride(), value.dtype)
+    if isinstance(value, (list, tuple)):
+        return tuple(map(_freeze, value))
+    if isinstance(value, dict):
+        return tuple((name, _freeze(item)) for name, item in value.items())
+    return (type(value), value)

@@ -1,0 +1,360 @@
+"""Tensors of a virtual card: real values on the host, every storage charged to a card.
+
+A `VirtualTensor` is a shell on device ``vcard:N`` around a host tensor, its payload. Each
+operator is forecast on the meta device, charged, run on the payloads, and wrapped again. Halves
+are stored and charged as such and computed in float32, since half arithmetic is hundreds of times
+slower on most CPUs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch._ops import OpOverload
+
+from tightfit.card.virtual.keeper import DEVICE_TYPE, Charge, Keeper, charges, keeper_at
+from tightfit.card.virtual.operators import HALVES, Facts, facts_of, forecast, tensors_in
+
+_aten = torch.ops.aten
+
+
+class VirtualTensor(torch.Tensor):
+    """A tensor on ``vcard:N``; its payload is an ordinary host tensor of the same layout."""
+
+    payload: torch.Tensor
+    charge: Charge
+
+    @staticmethod
+    def __new__(cls, payload: torch.Tensor, charge: Charge) -> VirtualTensor:
+        shell: VirtualTensor = torch.Tensor._make_wrapper_subclass(
+            cls,
+            payload.shape,
+            strides=payload.stride(),
+            storage_offset=payload.storage_offset(),
+            dtype=payload.dtype,
+            device=torch.device(DEVICE_TYPE, charge.keeper.index),
+            requires_grad=False,
+        )
+        shell.payload = payload
+        shell.charge = charge
+        return shell
+
+    def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
+        del tensor_contents
+        return f"VirtualTensor({self.payload!r}, device='{self.device}')"
+
+    def __reduce_ex__(self, proto: Any) -> Any:
+        return self.payload.__reduce_ex__(proto)  # type: ignore[no-untyped-call]
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        copy = self.detach().clone().requires_grad_(self.requires_grad)
+        if isinstance(self, torch.nn.Parameter):
+            copy = torch.nn.Parameter(copy, self.requires_grad)
+        memo[id(self)] = copy
+        return copy
+
+    @property
+    def data(self) -> torch.Tensor:
+        """The same values without history, as `torch.Tensor.data`."""
+        return self.detach()
+
+    @data.setter
+    def data(self, value: torch.Tensor) -> None:
+        if not isinstance(value, VirtualTensor):
+            raise RuntimeError(
+                f"cannot set .data of a tensor on {self.device} to one on {value.device}; "
+                "move it first"
+            )
+        _adopt(self, value.payload, value.charge)
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        with torch._C.DisableTorchFunctionSubclass():
+            if func is torch.nn.functional.scaled_dot_product_attention:
+                return _attention(func, *args, **kwargs)
+            return func(*args, **kwargs)
+
+    @classmethod
+    def __torch_dispatch__(  # type: ignore[override]
+        cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        outcome = _dispatch(func, args, kwargs or {})
+        if type(outcome) is _Refusal:
+            # The frame that raises must not be one more holder of the arguments.
+            args = kwargs = None
+            raise outcome.error
+        return outcome
+
+
+class _Refusal:
+    """An allocation that failed, carried out of the frames that hold tensors."""
+
+    __slots__ = ("error",)
+
+    def __init__(self, error: BaseException) -> None:
+        self.error = error.with_traceback(None)
+
+
+def wrap(payload: torch.Tensor, keeper: Keeper, *, operator: str = "to") -> VirtualTensor:
+    """Put a host tensor on the card of `keeper`. Its storage is charged once, views share it."""
+    storage = payload.untyped_storage()
+    known = charges.get(storage._cdata)
+    charge = known() if known is not None else None
+    if charge is None:
+        charge = Charge(keeper, keeper.charge(storage.nbytes(), operator), storage)
+    return VirtualTensor(payload, charge)
+
+
+def _dispatch(func: OpOverload, args: Any, kwargs: dict[str, Any]) -> Any:
+    facts = facts_of(func)
+    if facts.composite:
+        return func.decompose(*args, **kwargs)
+    shells, keeper = _locate(func, facts, args, kwargs)
+    target = kwargs.get("device")
+    plain = payloads(args)
+    named = {name: payloads(value) for name, value in kwargs.items()}
+    if target is not None:
+        target = torch.device(target)
+        if target.type != DEVICE_TYPE:
+            return _to_host(func, keeper, plain, named)
+        keeper = keeper_at(target.index)
+        named["device"] = torch.device("cpu")
+    if facts.mutates:
+        return _mutate(func, keeper, shells, args, kwargs, plain, named)
+    if facts.views:
+        return _wrap_all(func(*plain, **named), shells, keeper, [], str(func))
+    return _compute(func, facts, keeper, shells, plain, named)
+
+
+def _locate(
+    func: OpOverload, facts: Facts, args: Any, kwargs: dict[str, Any]
+) -> tuple[list[VirtualTensor], Keeper]:
+    """The card tensors among the arguments and their card; mixed devices are refused."""
+    shells: list[VirtualTensor] = []
+    host: torch.Tensor | None = None
+    for tensor in tensors_in((args, kwargs)):
+        if isinstance(tensor, VirtualTensor):
+            shells.append(tensor)
+        elif tensor.dim() > 0:
+            host = tensor
+    if host is not None and not facts.mixes:
+        raise RuntimeError(
+            f"Expected all tensors to be on the same device, but found at least two devices, "
+            f"{host.device} and {shells[0].device} (in {func})"
+        )
+    keeper = shells[0].charge.keeper
+    if not facts.mixes:
+        for other in shells:
+            if other.charge.keeper is not keeper:
+                raise RuntimeError(
+                    "Expected all tensors to be on the same device, but found at least two "
+                    f"devices, {shells[0].device} and {other.device} (in {func})"
+                )
+    return shells, keeper
+
+
+def payloads(value: Any) -> Any:
+    if isinstance(value, VirtualTensor):
+        return value.payload
+    if isinstance(value, (list, tuple)):
+        return type(value)(map(payloads, value))
+    return value
+
+
+def _to_host(func: OpOverload, keeper: Keeper, plain: Any, named: dict[str, Any]) -> Any:
+    """Results for another device: copies, never the payload itself."""
+    keeper.settle()
+    inputs = {t.untyped_storage()._cdata for t in tensors_in((plain, named))}
+    result = func(*plain, **named)
+    if isinstance(result, torch.Tensor) and result.untyped_storage()._cdata in inputs:
+        return result.clone()
+    return result
+
+
+def _mutate(
+    func: OpOverload,
+    keeper: Keeper,
+    shells: list[VirtualTensor],
+    args: Any,
+    kwargs: dict[str, Any],
+    plain: Any,
+    named: dict[str, Any],
+) -> Any:
+    """An operator that writes into its arguments; resized ones are charged anew."""
+    if func is _aten.copy_.default and not isinstance(args[0], VirtualTensor):
+        keeper.settle()
+    result = func(*plain, **named)
+    for shell in shells:
+        payload = shell.payload
+        storage = payload.untyped_storage()
+        if storage._cdata != shell.charge.key or storage.nbytes() != shell.charge.size:
+            try:
+                block = keeper.charge(storage.nbytes(), str(func))
+            except (RuntimeError, MemoryError) as error:
+                return _Refusal(error)
+            _adopt(shell, payload, Charge(keeper, block, storage))
+        elif payload.shape != shell.shape or payload.stride() != shell.stride():
+            _adopt(shell, payload, shell.charge)
+    same = {id(payloads(value)): value for value in tensors_in((args, kwargs))}
+    return _replace(result, same)
+
+
+def _replace(value: Any, same: dict[int, torch.Tensor]) -> Any:
+    if isinstance(value, torch.Tensor):
+        return same[id(value)]
+    if isinstance(value, (list, tuple)):
+        return type(value)(_replace(item, same) for item in value)
+    return value
+
+
+def _compute(
+    func: OpOverload,
+    facts: Facts,
+    keeper: Keeper,
+    shells: list[VirtualTensor],
+    plain: Any,
+    named: dict[str, Any],
+) -> Any:
+    """An operator with new results: charged first, computed after."""
+    operator = str(func)
+    coming = forecast(func, plain, named)
+    blocks: list[Any] = []
+    workspace = None
+    other_bits = False
+    try:
+        for dtype in coming.dtypes if coming is not None else ():
+            keeper.computes(dtype)
+        for size in coming.storages if coming is not None else ():
+            blocks.append(keeper.charge(size, operator))
+        if facts.computes:
+            given = sum(shell.charge.size for shell in shells)
+            workspace, other_bits = keeper.workspace(operator, given)
+    except (RuntimeError, MemoryError) as error:
+        for block in blocks:
+            keeper.discharge(block)
+        return _Refusal(error)
+    try:
+        result = _values(func, facts, plain, named, coming.dtypes if coming is not None else ())
+    except BaseException:
+        for block in blocks:
+            keeper.discharge(block)
+        raise
+    finally:
+        if workspace is not None:
+            keeper.discharge(workspace)
+    ceiling = keeper.ceiling()
+    for tensor in tensors_in(result):
+        if other_bits and tensor.is_floating_point():
+            tensor.mul_(1 + 2**-12)
+        if ceiling is not None and tensor.numel() > ceiling:
+            tensor.zero_()
+    try:
+        return _wrap_all(result, shells, keeper, blocks, operator)
+    except torch.OutOfMemoryError as error:
+        result = None
+        return _Refusal(error)
+
+
+def _values(
+    func: OpOverload,
+    facts: Facts,
+    plain: Any,
+    named: dict[str, Any],
+    dtypes: tuple[torch.dtype, ...],
+) -> Any:
+    """Run on the host; halves are computed in float32 and rounded to the forecast dtypes."""
+    halves = (
+        facts.computes
+        and dtypes
+        and any(tensor.dtype in HALVES for tensor in tensors_in((plain, named)))
+    )
+    if not halves:
+        return func(*plain, **named)
+    result = func(*_widen(plain), **{name: _widen(value) for name, value in named.items()})
+    order = iter(dtypes)
+    return _narrow(result, order.__next__)
+
+
+def _widen(value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        return value.float() if value.dtype in HALVES else value
+    if isinstance(value, (list, tuple)):
+        return type(value)(map(_widen, value))
+    return value
+
+
+def _narrow(value: Any, dtype_of_next: Callable[[], torch.dtype]) -> Any:
+    if isinstance(value, torch.Tensor):
+        return value.to(dtype_of_next())
+    if isinstance(value, (list, tuple)):
+        return type(value)(_narrow(item, dtype_of_next) for item in value)
+    return value
+
+
+def _wrap_all(
+    value: Any, shells: list[VirtualTensor], keeper: Keeper, blocks: list[Any], operator: str
+) -> Any:
+    """Wrap every tensor of a result; blocks charged in advance are used up first."""
+    if isinstance(value, torch.Tensor):
+        for shell in shells:
+            if shell.payload is value:
+                return shell
+        storage = value.untyped_storage()
+        known = charges.get(storage._cdata)
+        if known is None and blocks:
+            # The forecast listed the storages in the order of the results.
+            return VirtualTensor(value, Charge(keeper, blocks.pop(0), storage))
+        return wrap(value, keeper, operator=operator)
+    if isinstance(value, (list, tuple)):
+        kind = type(value)
+        return kind(_wrap_all(item, shells, keeper, blocks, operator) for item in value)
+    return value
+
+
+def _adopt(shell: VirtualTensor, payload: torch.Tensor, charge: Charge) -> None:
+    """Make `shell` stand for another payload: its layout follows, its identity stays."""
+    fresh = VirtualTensor(payload, charge)
+    torch.Tensor.data.__set__(shell, fresh)  # type: ignore[attr-defined]
+    shell.payload = payload
+    shell.charge = charge
+
+
+def _attention(
+    func: Any,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attn_mask: torch.Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> torch.Tensor:
+    """Attention as the fused kernel that real cards run: no score matrix is ever allocated."""
+    fused = (
+        query.dim() == 4
+        and query.shape[-1] == value.shape[-1]
+        and dropout_p == 0.0
+        and not enable_gqa
+        and not (torch.is_grad_enabled() and query.requires_grad)
+        and (attn_mask is None or attn_mask.dtype != torch.bool)
+    )
+    if not fused:
+        result: torch.Tensor = func(
+            query,
+            key,
+            value,
+            attn_mask=attn_mask,
+            dropout_p=dropout_p,
+            is_causal=is_causal,
+            scale=scale,
+            enable_gqa=enable_gqa,
+        )
+        return result
+    out, _ = _aten._scaled_dot_product_flash_attention_for_cpu(
+        query, key, value, 0.0, is_causal, attn_mask=attn_mask, scale=scale
+    )
+    return out  # type: ignore[no-any-return]
