@@ -1,0 +1,1 @@
+"""Pictures, films and latents: the only place where Pillow and PyAV are imported."""

@@ -1,0 +1,5 @@
+"""PUT IT THERE: weights onto a device, and off it again."""
+
+from tightfit.place.whole import placed
+
+__all__ = ["placed"]

@@ -1,0 +1,1 @@
+"""WHAT GOES WHERE? Arithmetic only: no torch, no I/O, no clock."""

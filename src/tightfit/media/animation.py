@@ -1,0 +1,65 @@
+"""Opens animations (GIF, WebP, PNG) with Pillow."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from fractions import Fraction
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+from tightfit.media import still
+from tightfit.media.background import Colour, composite_bytes
+from tightfit.media.lengths import cut_off, is_cut_off
+from tightfit.media.shots import Pixels, Shot, Source
+from tightfit.media.turn import Turn
+
+_UNSTATED = Fraction(1, 10)
+"""Seconds that browsers show a frame for whose delay is zero."""
+
+
+def animation(image: Image.Image, path: Path) -> Source:
+    """The frames of an open animation, each drawn in full over those before it."""
+    turn = still.turn_of(image, path)
+    width, height = turn.size(*image.size)
+    image.load()
+    return Source(
+        width=width,
+        height=height,
+        frames=still.frame_count(image),
+        rates=(1 / _delay(image),),
+        grain=Fraction(0),
+        has_alpha=still.has_alpha(image),
+        has_sound=False,
+        shots=partial(_shots, image, turn, path),
+        notes=(),
+    )
+
+
+def _delay(image: Image.Image) -> Fraction:
+    """How long the current frame is shown, in seconds; known once it is loaded."""
+    return Fraction(image.info.get("duration") or 0) / 1000 or _UNSTATED
+
+
+def _shots(image: Image.Image, turn: Turn, path: Path, background: Colour) -> Iterator[Shot]:
+    time = Fraction()
+    for index in range(still.frame_count(image)):
+        try:
+            image.seek(index)
+            image.load()
+        except still.DAMAGE as error:
+            raise cut_off(path, index) from error
+        length = _delay(image)
+        # Pillow draws the next frame over this one, so a shot keeps its own copy.
+        yield Shot(time, length, partial(_pixels, image.copy(), turn, background))
+        time += length
+    if is_cut_off(path):
+        raise cut_off(path, still.frame_count(image))
+
+
+def _pixels(image: Image.Image, turn: Turn, background: Colour) -> Pixels:
+    if not still.has_alpha(image):
+        return turn.apply(np.asarray(image.convert("RGB")))
+    return turn.apply(composite_bytes(np.asarray(image.convert("RGBA")), background))

@@ -1,0 +1,75 @@
+"""What a picture, a clip or a folder of frames is, found out without decoding it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fractions import Fraction
+from pathlib import Path
+from typing import Literal
+
+from PIL import UnidentifiedImageError
+
+from tightfit.media import still
+from tightfit.media.animation import animation
+from tightfit.media.files import check_readable
+from tightfit.media.film import open_film
+from tightfit.media.frame_folder import frame_paths
+from tightfit.media.shots import Source
+
+
+@dataclass(frozen=True)
+class MediaInfo:
+    """What the header says.
+
+    Attributes:
+        width, height: upright, in pixels.
+        frames: 1 for a picture; None where only decoding would tell.
+        fps: the header's rate, which varies within some clips; None where it says nothing.
+    """
+
+    kind: Literal["picture", "clip"]
+    width: int
+    height: int
+    frames: int | None
+    fps: Fraction | None
+    has_alpha: bool
+    has_sound: bool
+
+
+def probe(path: Path) -> MediaInfo:
+    """Look at a file or a folder of frames; its content decides what it is, not its name.
+
+    At most one frame is decoded. Raises `InputError` where the file is missing, of another kind,
+    or cut off within its header; a cut further on is found when it is read.
+    """
+    if path.is_dir():
+        return _of_folder(path)
+    check_readable(path)
+    try:
+        with still.open_still(path) as image:
+            if still.is_moving(image):
+                return _of_clip(animation(image, path))
+            width, height = still.turn_of(image, path).size(*image.size)
+            return MediaInfo("picture", width, height, 1, None, still.has_alpha(image), False)
+    except UnidentifiedImageError:
+        with open_film(path) as source:
+            return _of_clip(source)
+
+
+def _of_clip(source: Source) -> MediaInfo:
+    fps = source.rates[0] if source.rates else None
+    return MediaInfo(
+        "clip",
+        source.width,
+        source.height,
+        source.frames,
+        fps,
+        source.has_alpha,
+        source.has_sound,
+    )
+
+
+def _of_folder(path: Path) -> MediaInfo:
+    paths = frame_paths(path)
+    first = probe(paths[0])
+    return MediaInfo("clip", first.width, first.height, len(paths), None, first.has_alpha, False)

@@ -1,0 +1,51 @@
+"""A whole module on a device, and back off it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import nn
+
+from tightfit.weigh import Kind, identity, weights
+
+
+@contextmanager
+def placed(module: nn.Module, device: torch.device | str) -> Iterator[None]:
+    """While inside, the weights of `module` are copies on `device`; ties stay ties.
+
+    The masters on the host are set aside untouched and put back on the way out, whatever
+    happened: nothing is ever copied back. Raises what the device raises when it is full; then
+    the module is as it was.
+    """
+    masters: list[tuple[dict[str, Any], str, torch.Tensor]] = []
+    copies: dict[Any, torch.Tensor] = {}
+    try:
+        with torch.no_grad():
+            for held in list(weights(module)):
+                key = identity(held.tensor)
+                copy = copies.get(key)
+                if copy is None:
+                    copy = copies[key] = _copy(held.tensor, device)
+                table: dict[str, Any] = (
+                    held.owner._parameters if held.kind is Kind.PARAMETER else held.owner._buffers
+                )
+                masters.append((table, held.name, held.tensor))
+                table[held.name] = copy
+        yield
+    finally:
+        for table, name, master in masters:
+            table[name] = master
+        masters.clear()
+        copies.clear()
+
+
+def _copy(tensor: torch.Tensor, device: torch.device | str) -> torch.Tensor:
+    moved = tensor.detach().to(device)
+    if moved is tensor or moved.data_ptr() == tensor.data_ptr() != 0:
+        return tensor  # it is there already
+    if isinstance(tensor, nn.Parameter):
+        return nn.Parameter(moved, requires_grad=tensor.requires_grad)
+    return moved

@@ -1,0 +1,185 @@
+"""Which tile sizes are asked for, legal, and worth trying."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from tightfit.errors import UsageError
+from tightfit.plan.tiles import Axis
+
+FLOOR = 8
+"""No spatial tile is smaller than this many latent units, unless the axis itself is."""
+TIME_FLOOR = 2
+"""No tile in time is shorter than this many latent units, unless the axis itself is."""
+_SHARES = (0.75, 0.5, 0.375, 0.25, 0.1875, 0.125, 0.0625, 0.03125)
+_FORMS = "auto, off, N, HxW or FRAMESxHxW in pixels and frames"
+_TILE = re.compile(r"(?:(\d+)x)?(\d+)x(\d+)|(\d+)")
+_OVERLAP = re.compile(r"(?:(\d+)x)?(\d+)")
+
+
+@dataclass(frozen=True)
+class TileWish:
+    """What the user said about tiles, in samples; see `parse_tile`.
+
+    Attributes:
+        mode: ``auto``, ``off`` (never tile) or ``size`` (always tile).
+        height: of a tile, None unless mode is ``size``.
+        width: likewise.
+        frames: likewise; None leaves time whole.
+        overlap: in samples of height and width; None is a quarter of the tile.
+        overlap_frames: likewise in frames.
+    """
+
+    mode: str = "auto"
+    height: int | None = None
+    width: int | None = None
+    frames: int | None = None
+    overlap: int | None = None
+    overlap_frames: int | None = None
+
+
+def parse_tile(tile: str = "auto", overlap: str | None = None) -> TileWish:
+    """Parse ``--tile`` and ``--overlap``. Raises `UsageError` with the legal forms."""
+    text = tile.strip().lower()
+    if text in ("auto", "off"):
+        wish = TileWish(mode=text)
+    else:
+        match = _TILE.fullmatch(text)
+        if not match:
+            raise UsageError(f"--tile `{tile}` is not a tile: use {_FORMS}.")
+        frames, height, width, side = (int(g) if g else None for g in match.groups())
+        wish = TileWish("size", side or height, side or width, frames)
+        if 0 in (wish.height, wish.width, frames):
+            raise UsageError(f"--tile `{tile}` has a zero: use {_FORMS}.")
+    if overlap is not None:
+        match = _OVERLAP.fullmatch(overlap.strip().lower())
+        if not match:
+            raise UsageError(
+                f"--overlap `{overlap}` is not an overlap: use N or FRAMESxN, 0 or more and below "
+                "the tile."
+            )
+        wish = replace(
+            wish, overlap=int(match[2]), overlap_frames=int(match[1]) if match[1] else None
+        )
+    for name, size, over in (
+        ("height", wish.height, wish.overlap),
+        ("width", wish.width, wish.overlap),
+        ("frames", wish.frames, wish.overlap_frames),
+    ):
+        if size is not None and over is not None and over >= size:
+            raise UsageError(
+                f"--overlap `{overlap}` is not below the tile's {name}, {size}: "
+                f"use 0 to {size - 1}."
+            )
+    return wish
+
+
+@dataclass(frozen=True)
+class Tile:
+    """A tile in latent units: one size and one overlap per axis, in the order of the axes."""
+
+    sizes: tuple[int, ...]
+    overlaps: tuple[int, ...]
+
+
+def check_wish(wish: TileWish, *, spatial: int, temporal: int) -> None:
+    """Refuse a tile below the floor of a VAE with these ratios (samples per latent unit)."""
+    floor = FLOOR * spatial
+    for name, size in (("height", wish.height), ("width", wish.width)):
+        if size is not None and size < floor:
+            raise UsageError(
+                f"--tile: {name} {size} is below the floor of {floor} pixels "
+                f"({FLOOR} latent pixels of {spatial})."
+            )
+    if wish.frames is not None and wish.frames < (TIME_FLOOR - 1) * temporal + 1:
+        raise UsageError(
+            f"--tile: {wish.frames} frames are below the floor of "
+            f"{(TIME_FLOOR - 1) * temporal + 1}."
+        )
+
+
+def wished_tile(
+    wish: TileWish, axes: tuple[Axis, ...], *, halo: int | None = None
+) -> tuple[Tile, tuple[str, ...]]:
+    """The tile that `wish` asks for on these axes ([time,] height, width), and what was adjusted.
+
+    Sizes are rounded down to whole latent units and cut to the axis; an axis shorter than the
+    floor is taken whole.
+    """
+    sizes = []
+    notes = []
+    for axis, floor, name, asked in _per_axis(wish, axes):
+        if asked is None:
+            sizes.append(axis.length)
+            continue
+        units = max(floor, (asked - axis.lead) // axis.ratio + axis.lead)
+        covered = (units - axis.lead) * axis.ratio + axis.lead
+        if covered != asked and units < axis.length:
+            notes.append(f"tile {name} {asked} rounded to {covered}")
+        sizes.append(min(units, axis.length))
+    return overlapped(tuple(sizes), wish, axes, halo=halo), tuple(notes)
+
+
+def smaller_tiles(
+    axes: tuple[Axis, ...], *, start: tuple[int, ...] | None, time: bool, fine: bool
+) -> Iterator[tuple[int, ...]]:
+    """Ever smaller tile sizes in latent units, down to the floor, each one once.
+
+    Args:
+        axes: [time,] height, width (or length alone).
+        start: begin below this size; None is the whole.
+        time: the first axis is time and may be cut, once height and width are at the floor.
+        fine: also offer sizes between the halves (when a planner picks among them).
+    """
+    whole = tuple(axis.length for axis in axes)
+    base = start or whole
+    seen = {whole, base}
+    spatial = range(1 if len(axes) == 3 else 0, len(axes))
+    shares = _SHARES if fine else _SHARES[1::2]
+    current = base
+    for share in shares:
+        sizes = list(base)
+        for at in spatial:
+            sizes[at] = max(min(FLOOR, base[at]), -int(-base[at] * share // 1))
+        current = tuple(sizes)
+        if current not in seen:
+            seen.add(current)
+            yield current
+    while time and current[0] > TIME_FLOOR:
+        current = (max(TIME_FLOOR, -(-current[0] // 2)), *current[1:])
+        if current not in seen:
+            seen.add(current)
+            yield current
+
+
+def overlapped(
+    sizes: tuple[int, ...], wish: TileWish, axes: tuple[Axis, ...], *, halo: int | None
+) -> Tile:
+    """Add overlaps: as wished, else a quarter of the tile and at least twice the halo."""
+    overlaps = []
+    for (axis, _, name, _), size in zip(_per_axis(wish, axes), sizes, strict=True):
+        wished = wish.overlap_frames if name == "frames" else wish.overlap
+        if size >= axis.length:
+            overlaps.append(0)
+            continue
+        if wished is not None:
+            units = min(wished // axis.ratio, size - 1)
+        else:
+            wide = 2 * halo if halo is not None and name != "frames" else 0
+            units = min(max(size // 4, wide), size * 3 // 4)
+        overlaps.append(max(units, 1 if axis.lead else 0))
+    return Tile(sizes, tuple(overlaps))
+
+
+def _per_axis(
+    wish: TileWish, axes: tuple[Axis, ...]
+) -> Iterator[tuple[Axis, int, str, int | None]]:
+    if len(axes) == 1:
+        yield axes[0], FLOOR, "width", wish.width
+        return
+    if len(axes) == 3:
+        yield axes[0], TIME_FLOOR, "frames", wish.frames
+    yield axes[-2], FLOOR, "height", wish.height
+    yield axes[-1], FLOOR, "width", wish.width

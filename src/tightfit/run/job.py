@@ -1,0 +1,273 @@
+"""One encode or decode on one card, from host tensor to host tensor."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+
+import torch
+
+from tightfit.card import Card, Reading
+from tightfit.place import placed
+from tightfit.plan.tilesize import TileWish
+from tightfit.run.cancel import Cancel
+from tightfit.run.estimate import Estimate, Estimator
+from tightfit.run.ladder import Attempt, Ladder, Lessons, Rung, Stage
+from tightfit.run.rungs import Progress, VaeRungs
+from tightfit.run.vae import Direction, Vae
+from tightfit.units import format_bytes
+from tightfit.watch import Recorder
+from tightfit.weigh import weight_bytes
+
+Evict = Callable[[int | None], int]
+"""Asked to free so many bytes (None: as many as it can) of idle models; says how many it freed."""
+
+_FACTORS = {"exact": 1.02, "none": 1.2}
+"""Allocated over dry peak; 1.12 to 1.17 was measured on CUDA, plus the allocator's slack."""
+_FACTOR = 1.25
+_ADVICE = (
+    "a larger --vram, a smaller or shorter input, a smaller --tile, or close other programs "
+    "that hold memory on the card"
+)
+
+
+@dataclass(frozen=True)
+class Request:
+    """How a job is to be done.
+
+    Attributes:
+        budget: bytes that may be used of the card.
+        reserve: bytes kept free for others.
+        wish: what was asked about tiles.
+        estimate: ask the planner before each rung; else every rung is tried.
+        evict: frees idle models, where there are any.
+        seed: draw the latent from the posterior with this seed; None takes its mode.
+    """
+
+    budget: int
+    reserve: int = 0
+    wish: TileWish = field(default_factory=TileWish)
+    estimate: bool = True
+    evict: Evict | None = None
+    seed: int | None = None
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of a job; sizes in bytes, None where the card keeps no books.
+
+    Attributes:
+        value: the result on the host.
+        attempts: the rungs, in order; the last one held.
+        exact: the result differs from a whole run by rounding alone.
+        estimate: what was predicted for the whole.
+        ledger: line of DESIGN §4 → (bytes, ``measured`` or ``predicted``).
+        notes: what the report should warn about.
+        adjusted: what was changed of what was asked.
+    """
+
+    value: torch.Tensor
+    attempts: tuple[Attempt, ...]
+    exact: bool
+    estimate: Estimate
+    ledger: dict[str, tuple[int | None, str]]
+    before_bytes: int | None
+    baseline_bytes: int | None
+    peak_bytes: int | None
+    peak_reserved_bytes: int | None
+    after_bytes: int | None
+    notes: tuple[str, ...]
+    adjusted: tuple[str, ...]
+
+    @property
+    def attempt(self) -> Attempt:
+        """The one that held."""
+        return self.attempts[-1]
+
+
+@dataclass
+class Job:
+    """An encode or a decode with `vae` on `card`; `run` may be called again and again."""
+
+    vae: Vae
+    direction: Direction
+    card: Card
+    request: Request
+    cancel: Cancel = field(default_factory=Cancel)
+    recorder: Recorder = field(default_factory=Recorder)
+    lessons: Lessons = field(default_factory=Lessons)
+    progress: Progress | None = None
+
+    def run(self, source: torch.Tensor) -> Outcome:
+        """Code `source` [B,C,…], a host tensor whose sizes the VAE takes.
+
+        Raises `MemoryShortage` when no rung holds, `Cancelled` when asked to stop, and whatever
+        the model raises. Whatever happens, the card then holds what it held before.
+        """
+        before = self.card.read()
+        ladder = self._ladder()
+        adjusted: list[str] = []
+        estimator = Estimator(self.vae, self.direction, _FACTORS.get(self.card.allocator, _FACTOR))
+        with (
+            self.card.cap(self.request.budget),
+            self.card.observe(self.recorder.memory),
+            ExitStack() as stack,
+        ):
+            self.vae.reset()
+            self.card.trim()
+            loaded = self._load(ladder, stack, source, adjusted)
+            baseline = self.card.read()
+            self.recorder.event("baseline", bytes=baseline.allocated)
+            value = self._climb(ladder, loaded, estimator, adjusted)
+            ran = self.card.read()
+            del loaded
+        self.card.trim()
+        self.card.check()
+        after = self.card.read()
+        self.recorder.event("end", held_bytes=after.allocated)
+        last = ladder.attempts[-1]
+        return Outcome(
+            value=value,
+            attempts=tuple(ladder.attempts),
+            exact=last.tile is None,
+            estimate=self._estimate(estimator, source),
+            ledger=_ledger(before, baseline, ran, last, weight_bytes(self.vae.module), self),
+            before_bytes=before.allocated,
+            baseline_bytes=baseline.allocated,
+            peak_bytes=ladder.peak_bytes,
+            peak_reserved_bytes=ladder.peak_reserved_bytes,
+            after_bytes=after.allocated,
+            notes=tuple(ladder.notes),
+            adjusted=tuple(adjusted),
+        )
+
+    def _ladder(self) -> Ladder:
+        return Ladder(
+            self.card,
+            self.request.budget,
+            self.request.reserve,
+            module=self.vae.module,
+            module_name=type(self.vae.module).__name__,
+            reset=self.vae.reset,
+            cancel=self.cancel,
+            recorder=self.recorder,
+            lessons=self.lessons,
+        )
+
+    def _load(
+        self, ladder: Ladder, stack: ExitStack, source: torch.Tensor, adjusted: list[str]
+    ) -> torch.Tensor:
+        """Weights onto the card; the input too, unless it takes more than half of the room."""
+        weights = weight_bytes(self.vae.module)
+        stage = Stage("load", f"Not enough memory to load {self.vae.traits.name}.", _ADVICE)
+
+        def enter() -> None:
+            stack.enter_context(placed(self.vae.module, self.card.device))
+
+        rungs = [Rung("weights", enter, need=weights if self.request.estimate else None)]
+        evict = self._evict(ladder)
+        if evict is not None:
+            rungs.append(Rung("evict idle models", enter, prepare=lambda: evict(weights)))
+        ladder.climb(stage, rungs, quiet=True)
+        ladder.assume_held(weights)
+        stays = Rung("input on the host", lambda: source)
+        moves = Rung("input on the card", lambda: source.to(self.card.device))
+        roomy = source.nbytes * 2 <= ladder.room()
+        loaded = ladder.climb(stage, [moves, stays] if roomy else [stays], quiet=True)
+        if not roomy:
+            adjusted.append(f"input ({format_bytes(source.nbytes)}) kept on the host")
+        return loaded
+
+    def _evict(self, ladder: Ladder) -> Evict | None:
+        """The user's eviction, asked for what is missing rather than for the whole need."""
+        evict = self.request.evict
+        if evict is None:
+            return None
+
+        def missing(need: int | None) -> int:
+            return evict(None if need is None else max(0, need - ladder.room()))
+
+        return missing
+
+    def _climb(
+        self, ladder: Ladder, loaded: torch.Tensor, estimator: Estimator, adjusted: list[str]
+    ) -> torch.Tensor:
+        name = self.vae.traits.name
+        words = "x".join(map(str, loaded.shape[2:]))
+        stage = Stage(
+            self.direction,
+            f"Not enough memory to {self.direction} {words} with {name}.",
+            _ADVICE,
+            lesson=f"{name}|{self.direction}|{self.vae.dtype}|{tuple(loaded.shape)}|"
+            f"{self.card.name}|{self.request.budget}",
+        )
+        rungs = VaeRungs(
+            vae=self.vae,
+            direction=self.direction,
+            source=loaded,
+            device=self.card.device,
+            call=self._call(),
+            estimator=estimator if self.request.estimate else None,
+            wish=self.request.wish,
+            before_call=self.cancel.check,
+            progress=self._tell,
+            adjusted=adjusted,
+        )
+        return ladder.climb(stage, rungs.in_order(self._evict(ladder)))
+
+    def _call(self) -> Callable[[torch.Tensor], torch.Tensor]:
+        draw, seed = self.vae.sample, self.request.seed
+        if draw is None or seed is None or self.direction == "decode":
+            return self.vae.call(self.direction)
+        generator = self.card.generator(seed)
+        return lambda samples: draw(samples, generator)
+
+    def _tell(self, rung: str, done: int, total: int) -> None:
+        self.recorder.event("tile", rung=rung, done=done, total=total)
+        if self.progress is not None:
+            self.progress(rung, done, total)
+
+    def _estimate(self, estimator: Estimator, source: torch.Tensor) -> Estimate:
+        """For the report: the line through two sizes, and the peak of the whole input."""
+        if not self.request.estimate:
+            return Estimate(None, None, None, "not asked")
+        whole = (1, *source.shape[1:])
+        need = estimator.need(whole)
+        if need is None:
+            return Estimate(None, None, None, "unknown: the model cannot run without values")
+        fixed, slope = estimator.line(self._quarter(whole), whole)
+        return Estimate(
+            fixed, slope, need + weight_bytes(self.vae.module) + source.nbytes, "dry run"
+        )
+
+    def _quarter(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """A quarter of the area, in sizes that the VAE takes."""
+        grid = self.vae.traits.spatial if self.direction == "encode" else 1
+        *lead, height, width = shape
+        return (*lead, *(max(grid, size // 2 // grid * grid) for size in (height, width)))
+
+
+def _ledger(
+    before: Reading, baseline: Reading, ran: Reading, last: Attempt, weights: int, job: Job
+) -> dict[str, tuple[int | None, str]]:
+    """The lines of DESIGN §4 that this step knows."""
+    base, peak = baseline.allocated, last.peak_bytes
+    if base is None or before.allocated is None:
+        return {"weights_resident": (weights, "predicted")}
+    held = last.baseline_bytes if last.baseline_bytes is not None else base
+    peak_slack = None
+    if peak is not None and last.peak_reserved_bytes is not None:
+        peak_slack = last.peak_reserved_bytes - peak
+    return {
+        "weights_resident": (weights, "measured"),
+        "ring": (0, "measured"),
+        "scratch": (0, "measured"),
+        "input": (max(0, base - before.allocated - weights), "measured"),
+        "activations": (None if peak is None else peak - held, "measured"),
+        "slack": (peak_slack, "measured"),
+        "library_workspaces": (None if job.card.kind == "cuda" else 0, "measured"),
+        "context": (ran.context, "measured"),
+        "held_by_others": (ran.held_by_others, "measured"),
+        "reserve": (job.request.reserve, "measured"),
+    }

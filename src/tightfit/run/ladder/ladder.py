@@ -1,0 +1,366 @@
+"""The only place that catches out-of-memory, and what it does between two tries.
+
+A try that ran out of memory leaves the handler as one line of text. Outside of it, in this order:
+tracebacks are cut along the whole chain, what the module kept on itself is dropped, cycles are
+collected once, the allocator is trimmed, the device is waited for, and allocated is compared with
+the baseline. Only then does the next rung start, with the whole room.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Hashable, Iterable
+from dataclasses import dataclass, field, replace
+from typing import Generic, TypeVar
+
+from torch import nn
+
+from tightfit.card import Card, Reading
+from tightfit.errors import MemoryShortage
+from tightfit.plan.room import room_left
+from tightfit.run.cancel import Cancel
+from tightfit.run.ladder.keepsakes import Keepsakes
+from tightfit.run.ladder.lessons import Lessons
+from tightfit.run.ladder.oom import is_device_oom
+from tightfit.run.ladder.release import cut, empty_frames
+from tightfit.units import format_bytes
+from tightfit.watch import Recorder
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Rung(Generic[T]):
+    """One way to do a stage.
+
+    Attributes:
+        name: for people, such as ``whole`` or ``tiles 256x256``.
+        run: does it; called at most once per state of the card.
+        tile: (height, width) or (frames, height, width) in samples, None for a whole run.
+        need: predicted bytes beyond the baseline; None is unknown.
+        prepare: frees memory first and says how many bytes; 0 means that nothing changed.
+        key: two rungs with equal keys are the same try; by default name and tile.
+    """
+
+    name: str
+    run: Callable[[], T]
+    tile: tuple[int, ...] | None = None
+    need: int | None = None
+    prepare: Callable[[], int] | None = None
+    key: Hashable = None
+
+    @property
+    def identity(self) -> Hashable:
+        """What makes this try different from others."""
+        return (self.name, self.tile) if self.key is None else self.key
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """What became of one rung; the fields are those of the report."""
+
+    stage: str
+    rung: str
+    outcome: str
+    reason: str | None = None
+    tile: tuple[int, ...] | None = None
+    peak_bytes: int | None = None
+    peak_reserved_bytes: int | None = None
+    held_before_bytes: int | None = None
+    baseline_bytes: int | None = None
+    refusals: int = 0
+
+
+@dataclass(frozen=True)
+class Stage:
+    """What is being done, in words: for errors, traces and lessons.
+
+    Attributes:
+        name: ``encode``, ``decode``, ``load``.
+        sentence: the first line of an error, ``Not enough memory to …``.
+        advice: what the user can change.
+        lesson: the part of a lesson's key that identifies the job; None learns nothing.
+    """
+
+    name: str
+    sentence: str
+    advice: str = "a larger budget, or a smaller input"
+    lesson: str | None = None
+
+
+@dataclass
+class Ladder:
+    """Climbs down from rung to rung until one holds.
+
+    Attributes:
+        card: where the work runs.
+        budget: bytes that may be used of it.
+        reserve: bytes kept free for others.
+        module: what may keep tensors on itself.
+        module_name: how it is called in reports.
+        reset: makes the module drop what it keeps; may raise, which is noted.
+        cancel: checked before every rung.
+        attempts: every rung that was tried or skipped, in order.
+        notes: what was found on the way (dropped caches, clean-up errors, leaks).
+    """
+
+    card: Card
+    budget: int
+    reserve: int = 0
+    module: nn.Module | None = None
+    module_name: str = "vae"
+    reset: Callable[[], None] | None = None
+    cancel: Cancel = field(default_factory=Cancel)
+    recorder: Recorder = field(default_factory=Recorder)
+    lessons: Lessons = field(default_factory=Lessons)
+    attempts: list[Attempt] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    peak_bytes: int | None = None
+    peak_reserved_bytes: int | None = None
+    _assumed_held: int = 0
+
+    def assume_held(self, size: int) -> None:
+        """Where the card keeps no books: what we hold, as far as we know."""
+        self._assumed_held = size
+
+    def room(self) -> int:
+        """Bytes that may still be taken now (DESIGN §2)."""
+        reading = self.card.read()
+        held = reading.reserved
+        return room_left(
+            budget=self.budget,
+            total=reading.total,
+            held=self._assumed_held if held is None else held,
+            held_by_others=reading.held_by_others or 0,
+            context=reading.context or 0,
+            reserve=self.reserve,
+        )
+
+    def climb(self, stage: Stage, rungs: Iterable[Rung[T]], *, quiet: bool = False) -> T:
+        """The value of the first rung that holds.
+
+        With `quiet`, a first try that holds is not recorded. Raises `MemoryShortage` when no rung
+        holds; any other error of a rung passes through, after the same clean-up.
+        """
+        tried: set[tuple[Hashable, int]] = set()
+        held_back: list[Rung[T]] = []
+        changes = 0
+        smallest: int | None = None
+        first = len(self.attempts)
+        for rung in self._with_held_back(rungs, held_back):
+            self.cancel.check()
+            base = self.card.read().allocated
+            if rung.prepare is not None:
+                freed = self._prepare(rung.prepare)
+                if freed <= 0:
+                    self._skip(stage, rung, "nothing to free", base)
+                    continue
+                changes += 1
+                base = self.card.read().allocated
+            if (rung.identity, changes) in tried:
+                self._skip(stage, rung, "the same try again", base)
+                continue
+            room = self.room()
+            if rung.need is not None:
+                smallest = rung.need if smallest is None else min(smallest, rung.need)
+                if rung.need > room:
+                    self._skip(
+                        stage,
+                        rung,
+                        f"needs {format_bytes(rung.need)}, {format_bytes(room)} is free",
+                        base,
+                    )
+                    continue
+            lesson = None if stage.lesson is None else f"{stage.lesson}|{rung.name}|{rung.tile}"
+            if lesson is not None and rung not in held_back and self.lessons.refusals(lesson):
+                held_back.append(rung)
+                self._skip(
+                    stage,
+                    rung,
+                    f"ran short of workspace last time ({self.lessons.refusals(lesson)} refusals)",
+                    base,
+                )
+                continue
+            tried.add((rung.identity, changes))
+            values, attempt = self._try(stage, rung, base)
+            if values:
+                if lesson is not None:
+                    self.lessons.learn(lesson, attempt.refusals)
+                if not quiet or len(self.attempts) > first:
+                    self.attempts.append(attempt)
+                return values[0]
+            self.attempts.append(attempt)
+        raise self._shortage(stage, smallest, self.attempts[first:])
+
+    def _prepare(self, prepare: Callable[[], int]) -> int:
+        """Bytes that `prepare` freed; one that fails is noted and freed nothing."""
+        try:
+            freed = prepare()
+        except Exception as error:
+            self.notes.append(f"freeing memory failed: {cut(error)}")
+            return 0
+        self.card.trim()
+        return freed
+
+    @staticmethod
+    def _with_held_back(rungs: Iterable[Rung[T]], held_back: list[Rung[T]]) -> Iterable[Rung[T]]:
+        """All rungs, then those that were held back for want of workspace, lowest first."""
+        yield from rungs
+        yield from reversed(list(held_back))
+
+    def _try(self, stage: Stage, rung: Rung[T], base: int | None) -> tuple[list[T], Attempt]:
+        """One try; a list of one value, or an empty one and the card back at its baseline."""
+        self.card.reset_peaks()
+        before = self.card.read()
+        self.recorder.event(
+            "attempt", stage=stage.name, rung=rung.name, held_bytes=before.allocated
+        )
+        keepsakes = Keepsakes(self.module, name=self.module_name) if self.module else None
+        values: list[T] = []
+        failure: str | None = None
+        try:
+            values.append(rung.run())
+            self.card.sync()
+        except BaseException as error:
+            values.clear()
+            if not is_device_oom(error, free=self.room()):
+                empty_frames(error)
+                self._drop(keepsakes)
+                self._note_peaks()
+                raise
+            failure = cut(error)
+        self._note_peaks()
+        after = self.card.read()
+        attempt = Attempt(
+            stage=stage.name,
+            rung=rung.name,
+            outcome="ok",
+            tile=rung.tile,
+            peak_bytes=after.peak_allocated,
+            peak_reserved_bytes=after.peak_reserved,
+            held_before_bytes=before.allocated,
+            baseline_bytes=base,
+            refusals=after.refusals - before.refusals,
+        )
+        if failure is None:
+            self._drop(keepsakes)
+            self.recorder.event("done", stage=stage.name, rung=rung.name)
+            if attempt.refusals:
+                self.notes.append(
+                    f"{attempt.refusals} workspaces were refused without an error in rung "
+                    f"`{rung.name}`: it may have been many times slower, and other kernels may "
+                    "have run; the next such job starts one rung lower"
+                )
+            return values, attempt
+        self.recorder.event("oom", stage=stage.name, rung=rung.name, text=failure)
+        dropped = self._recover(keepsakes, base)
+        kept = f"; dropped {', '.join(dropped)}" if dropped else ""
+        return [], replace(attempt, outcome="oom", reason=failure + kept)
+
+    def _recover(self, keepsakes: Keepsakes | None, base: int | None) -> tuple[str, ...]:
+        """Everything between two tries; called with no exception alive."""
+        dropped = self._drop(keepsakes)
+        gc.collect()
+        self._settle()
+        self.card.trim()
+        self.card.check()
+        held = self.card.read().allocated
+        self.recorder.event("recovered", held_bytes=held, baseline_bytes=base)
+        if held is not None and base is not None and held > base:
+            self.notes.append(
+                f"{format_bytes(held - base)} of the failed try are still held by something "
+                "outside the module; the next rung is planned from what is really free"
+            )
+        return dropped
+
+    def _settle(self) -> None:
+        """Wait for the device; an out-of-memory that arrives late belongs to the failed try."""
+        for _ in range(8):
+            late = ""
+            try:
+                self.card.sync()
+            except BaseException as error:
+                if not is_device_oom(error):
+                    raise
+                late = cut(error)
+            if not late:
+                return
+            self.notes.append(f"arrived late, at a synchronisation: {late}")
+
+    def _drop(self, keepsakes: Keepsakes | None) -> tuple[str, ...]:
+        """Let the module drop what it keeps: its own way first, then by name."""
+        before = self.card.read().allocated
+        if self.reset is not None:
+            try:
+                self.reset()
+            except Exception as error:
+                self.notes.append(f"the module's own clean-up failed: {cut(error)}")
+        own = self.card.read().allocated
+        dropped = keepsakes.drop() if keepsakes is not None else ()
+        if before is not None and own is not None and own < before:
+            return (f"{self.module_name}'s own cache ({format_bytes(before - own)})", *dropped)
+        return dropped
+
+    def _note_peaks(self) -> None:
+        reading = self.card.read()
+        self.peak_bytes = _larger(self.peak_bytes, reading.peak_allocated)
+        self.peak_reserved_bytes = _larger(self.peak_reserved_bytes, reading.peak_reserved)
+
+    def _skip(self, stage: Stage, rung: Rung[T], reason: str, base: int | None) -> None:
+        held = self.card.read().allocated
+        self.recorder.event("skipped", stage=stage.name, rung=rung.name, reason=reason)
+        self.attempts.append(
+            Attempt(
+                stage=stage.name,
+                rung=rung.name,
+                outcome="skipped",
+                reason=reason,
+                tile=rung.tile,
+                held_before_bytes=held,
+                baseline_bytes=base,
+            )
+        )
+
+    def _shortage(
+        self, stage: Stage, smallest: int | None, attempts: list[Attempt]
+    ) -> MemoryShortage:
+        reading = self.card.read()
+        room = self.room()
+        peaks = [a.peak_bytes for a in attempts if a.outcome == "oom" and a.peak_bytes is not None]
+        held = reading.allocated or 0
+        if smallest is not None and smallest > room:
+            needs = f"Needs {format_bytes(held + smallest)} at least"
+        elif peaks:
+            needs = f"Needs more than {format_bytes(min(peaks))}"
+        else:
+            needs = "Needs more than there is"
+        error = MemoryShortage(
+            stage.sentence,
+            figures=f"{needs}; {_whose(self.card, reading, self.budget, room + held)}.",
+            tried=[
+                f"{a.rung} ({'out of memory' if a.outcome == 'oom' else a.reason})"
+                for a in attempts
+            ],
+            advice=stage.advice,
+        )
+        for note in self.notes:
+            error.add_note(note)
+        return error
+
+
+def _whose(card: Card, reading: Reading, budget: int, usable: int) -> str:
+    """Who has the memory of a card, in words."""
+    parts = [f"{format_bytes(reading.total)} in all"]
+    if budget < reading.total:
+        parts.append(f"budget {format_bytes(budget)}")
+    if reading.held_by_others:
+        parts.append(f"{format_bytes(reading.held_by_others)} held by other programs")
+    if reading.context:
+        parts.append(f"{format_bytes(reading.context)} for the device context")
+    return f"{format_bytes(usable)} can be used on {card.name} ({', '.join(parts)})"
+
+
+def _larger(one: int | None, other: int | None) -> int | None:
+    if one is None or other is None:
+        return one if other is None else other
+    return max(one, other)

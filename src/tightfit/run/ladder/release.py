@@ -1,0 +1,41 @@
+"""Letting go of what an exception holds.
+
+A traceback references every frame between the raise and the handler, and a frame references its
+locals: for a failed decode, gigabytes. Whoever keeps the exception keeps them.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Iterator
+
+
+def chain(error: BaseException) -> Iterator[BaseException]:
+    """`error` and everything it refers to: causes, contexts, members of groups; each once."""
+    seen: set[int] = set()
+    waiting: list[BaseException | None] = [error]
+    while waiting:
+        current = waiting.pop()
+        if current is None or id(current) in seen:
+            continue
+        seen.add(id(current))
+        yield current
+        waiting += [current.__cause__, current.__context__]
+        if isinstance(current, BaseExceptionGroup):
+            waiting += current.exceptions
+
+
+def empty_frames(error: BaseException) -> None:
+    """Drop the locals of every finished frame along the chain; the traceback stays readable."""
+    for link in chain(error):
+        if link.__traceback__ is not None:
+            traceback.clear_frames(link.__traceback__)
+
+
+def cut(error: BaseException) -> str:
+    """Drop frames and tracebacks along the whole chain; the text that remains of `error`."""
+    text = f"{type(error).__name__}: {error}".strip().splitlines()[0][:300]
+    empty_frames(error)
+    for link in list(chain(error)):
+        link.__traceback__ = None
+    return text

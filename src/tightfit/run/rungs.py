@@ -1,0 +1,179 @@
+"""The rungs of a VAE: every way to run it on one input, in the order to try them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+import torch
+
+from tightfit.plan.tiles import Axis
+from tightfit.plan.tilesize import Tile, TileWish, overlapped, smaller_tiles, wished_tile
+from tightfit.run.estimate import Estimator
+from tightfit.run.ladder import Rung
+from tightfit.run.tiling import lay_grid, run_tiled, run_whole
+from tightfit.run.vae import Direction, Vae
+
+MOST_AT_ONCE = 4
+"""Pictures in one call: more would gain no time and cost memory."""
+
+Progress = Callable[[str, int, int], None]
+"""Called with (rung, calls done, calls in all)."""
+
+
+@dataclass
+class VaeRungs:
+    """The ways to code `source` with `vae`.
+
+    Attributes:
+        vae: runs.
+        direction: which way.
+        source: [B,C,…], on the card or on the host; sizes are legal for the VAE.
+        device: where the VAE's weights are.
+        call: the VAE's call for this direction.
+        estimator: predicts needs; None leaves them unknown.
+        wish: what the user said about tiles.
+        before_call: called before each call of the VAE; may raise to stop.
+        progress: called after each call of the VAE.
+        adjusted: what was changed of what was wished, filled as rungs are made.
+    """
+
+    vae: Vae
+    direction: Direction
+    source: torch.Tensor
+    device: torch.device
+    call: Callable[[torch.Tensor], torch.Tensor]
+    estimator: Estimator | None
+    wish: TileWish
+    before_call: Callable[[], None]
+    progress: Progress
+    adjusted: list[str] = field(default_factory=list)
+
+    @property
+    def axes(self) -> tuple[Axis, ...]:
+        """The latent's axes behind batch and channels."""
+        traits = self.vae.traits
+        sizes = tuple(self.source.shape[2:])
+        return traits.latent_axes(
+            traits.latent_sizes(sizes) if self.direction == "encode" else sizes
+        )
+
+    @property
+    def batch(self) -> int:
+        """Items in one call of the whole rung."""
+        return min(self.source.shape[0], MOST_AT_ONCE)
+
+    def in_order(self, evict: Callable[[int | None], int] | None) -> Iterator[Rung[torch.Tensor]]:
+        """The rungs that apply, made one at a time, as DESIGN §8 orders them."""
+        axes = self.axes
+        uncut = tuple(axis.length for axis in axes)
+        wished: tuple[int, ...] | None = None
+        if self.wish.mode == "size":
+            tile, notes = wished_tile(self.wish, axes, halo=self.vae.traits.halo)
+            self.adjusted.extend(notes)
+            wished = tile.sizes
+        if wished in (None, uncut):
+            whole = self.whole(self.batch)
+            yield whole
+            if evict is not None:
+                prepare, need = evict, whole.need
+                yield Rung(
+                    "evict idle models",
+                    whole.run,
+                    need=need,
+                    prepare=lambda: prepare(need),
+                    key=whole.identity,
+                )
+            if self.batch > 1:
+                yield self.whole(1)
+        if self.wish.mode == "off":
+            return
+        if wished == uncut:
+            self.adjusted.append("the tile asked for covers everything, so a smaller one was tried")
+        elif wished is not None:
+            yield self.tiled(self._tile(wished))
+        for sizes in smaller_tiles(
+            axes,
+            start=wished,
+            time=self.vae.traits.tiles_time,
+            fine=self.estimator is not None,
+        ):
+            if wished is not None:
+                self.adjusted.append(f"tiles made smaller than asked: {self._name(sizes)}")
+            yield self.tiled(self._tile(sizes))
+
+    def whole(self, batch: int) -> Rung[torch.Tensor]:
+        """Everything of `batch` items in one call."""
+        name = "whole" if batch == self.batch else f"batch of {batch}"
+        sizes = tuple(a.length if self.direction == "encode" else a.samples for a in self.axes)
+        total = -(-self.source.shape[0] // batch)
+
+        def run() -> torch.Tensor:
+            return run_whole(
+                self.call,
+                self.source,
+                batch=batch,
+                sizes=sizes,
+                traits=self.vae.traits,
+                device=self.device,
+                before_call=self.before_call,
+                after_call=self._ticker(name, total),
+            )
+
+        need = None
+        if self.estimator is not None:
+            need = self.estimator.need((batch, *self.source.shape[1:]))
+            if need is not None and self.source.device != self.device:
+                need += self.source[:batch].nbytes
+        return Rung(name, run, need=need, key=("whole", batch))
+
+    def tiled(self, tile: Tile) -> Rung[torch.Tensor]:
+        """One item and one tile in each call."""
+        grid = lay_grid(self.axes, tile, self.direction, self.vae.traits.halo)
+        name = f"tiles {self._name(tile.sizes)}"
+        total = grid.count * self.source.shape[0]
+
+        def run() -> torch.Tensor:
+            return run_tiled(
+                self.call,
+                self.source,
+                grid=grid,
+                traits=self.vae.traits,
+                direction=self.direction,
+                device=self.device,
+                before_call=self.before_call,
+                after_call=self._ticker(name, total),
+            )
+
+        need = None
+        if self.estimator is not None:
+            shape = (1, self.source.shape[1], *(len(spans[0]) for spans in grid.reads))
+            need = self.estimator.need(shape)
+            if need is not None:
+                need += torch.Size(shape).numel() * self.source.element_size()
+        return Rung(name, run, tile=self._samples(tile.sizes), need=need)
+
+    def _tile(self, sizes: tuple[int, ...]) -> Tile:
+        return overlapped(sizes, self.wish, self.axes, halo=self.vae.traits.halo)
+
+    def _samples(self, sizes: tuple[int, ...]) -> tuple[int, ...]:
+        """Sizes in latent units as samples: pixels, and frames where time is cut."""
+        samples = tuple(
+            (size - axis.lead) * axis.ratio + axis.lead
+            for size, axis in zip(sizes, self.axes, strict=True)
+        )
+        time_is_whole = len(sizes) == 3 and sizes[0] == self.axes[0].length
+        return samples[1:] if time_is_whole else samples
+
+    def _name(self, sizes: tuple[int, ...]) -> str:
+        return "x".join(map(str, self._samples(sizes)))
+
+    def _ticker(self, rung: str, total: int) -> Callable[[], None]:
+        done = 0
+
+        def tick() -> None:
+            nonlocal done
+            done += 1
+            self.progress(rung, done, total)
+
+        return tick

@@ -1,0 +1,71 @@
+"""What a call will need, found by running it on the meta device: shapes without values."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+
+def dry_peak(call: Callable[[], object]) -> int:
+    """The most bytes of new tensors that live at once while `call` runs on meta tensors.
+
+    What exists before (weights, inputs) does not count; the result does. Attention is taken as
+    the fused kernel that real cards run. Scratch inside an operator is invisible here.
+    """
+    books = _LiveBytes()
+    with torch.no_grad(), _FusedAttention(), books:
+        result = call()
+    del result
+    return books.peak
+
+
+class _LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.live = self.peak = 0
+        self._seen: dict[int, int] = {}
+        self._known: set[int] = set()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        del types
+        for leaf in tree_leaves((args, kwargs)):
+            if isinstance(leaf, torch.Tensor):
+                key = leaf.untyped_storage()._cdata
+                if key not in self._seen:
+                    self._known.add(key)
+        result = func(*args, **(kwargs or {}))
+        for leaf in tree_leaves(result):
+            if isinstance(leaf, torch.Tensor):
+                self._count(leaf.untyped_storage())
+        return result
+
+    def _count(self, storage: torch.UntypedStorage) -> None:
+        key = storage._cdata
+        if key in self._seen or key in self._known:
+            return
+        size = self._seen[key] = storage.nbytes()
+        self.live += size
+        self.peak = max(self.peak, self.live)
+        weakref.finalize(storage, self._drop, key, size)
+
+    def _drop(self, key: int, size: int) -> None:
+        self._seen.pop(key, None)
+        self.live -= size
+
+
+class _FusedAttention(TorchFunctionMode):
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        del types
+        kwargs = kwargs or {}
+        if func is torch.nn.functional.scaled_dot_product_attention:
+            query = kwargs.get("query", args[0] if args else None)
+            value = kwargs.get("value", args[2] if len(args) > 2 else None)
+            if query is not None and value is not None and query.device.type == "meta":
+                return query.new_empty((*query.shape[:-1], value.shape[-1]))
+        return func(*args, **kwargs)
