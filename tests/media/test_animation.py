@@ -41,12 +41,8 @@ def test_transparent_frames_are_laid_over_the_background(tmp_path: Path, name: s
         pixels[..., 0] = 240
         pixels[:, column : column + 4, 3] = 255
         frames.append(Image.fromarray(pixels))
-    options = {"lossless": True} if name == "a.webp" else {}
-    frames[0].save(
-        tmp_path / name, save_all=True, append_images=frames[1:], duration=50, disposal=2, **options
-    ) if name != "a.webp" else frames[0].save(
-        tmp_path / name, save_all=True, append_images=frames[1:], duration=50, **options
-    )
+    options = {"lossless": True} if name == "a.webp" else {"disposal": 2}
+    frames[0].save(tmp_path / name, save_all=True, append_images=frames[1:], duration=50, **options)
     with still.open_still(tmp_path / name) as image:
         source = animation(image, tmp_path / name)
         assert source.has_alpha

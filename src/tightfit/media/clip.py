@@ -79,8 +79,9 @@ def read_clip(
     notes = list(source.notes)
     if source.has_alpha:
         notes.append(f"composited alpha over {name_background(background)}")
-    if wanted.stop is not None and len(times) < len(range(wanted.stop)[wanted]):
-        notes.append(f"found {len(times)} of the frames asked for by {_spell(wanted)}")
+    asked = None if wanted.stop is None else len(range(wanted.stop)[wanted])
+    if asked is not None and len(times) < asked:
+        notes.append(f"found {len(times)} of the {asked} frames in {_spell(wanted)}")
     if fps is not None:
         rate = fps / step
     else:
@@ -138,8 +139,8 @@ def _play_rate(
 
 
 def _spell(wanted: slice) -> str:
-    parts = (wanted.start, wanted.stop, wanted.step)
-    return ":".join("" if part is None else str(part) for part in parts)
+    parts = ["" if part is None else str(part) for part in (wanted.start, wanted.stop, wanted.step)]
+    return ":".join(parts[: 3 if parts[2] else 2])
 
 
 class _Frames:

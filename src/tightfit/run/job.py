@@ -150,6 +150,7 @@ class Job:
             module=self.vae.module,
             module_name=type(self.vae.module).__name__,
             reset=self.vae.reset,
+            ask=self.request.estimate,
             cancel=self.cancel,
             recorder=self.recorder,
             lessons=self.lessons,
@@ -165,7 +166,7 @@ class Job:
         def enter() -> None:
             stack.enter_context(placed(self.vae.module, self.card.device))
 
-        rungs = [Rung("weights", enter, need=weights if self.request.estimate else None)]
+        rungs = [Rung("weights", enter, need=lambda: weights)]
         evict = self._evict(ladder)
         if evict is not None:
             rungs.append(Rung("evict idle models", enter, prepare=lambda: evict(weights)))
@@ -208,7 +209,8 @@ class Job:
             source=loaded,
             device=self.card.device,
             call=self._call(),
-            estimator=estimator if self.request.estimate else None,
+            estimator=estimator,
+            fine=self.request.estimate,
             wish=self.request.wish,
             before_call=self.cancel.check,
             progress=self._tell,
@@ -242,10 +244,11 @@ class Job:
         )
 
     def _quarter(self, shape: tuple[int, ...]) -> tuple[int, ...]:
-        """A quarter of the area, in sizes that the VAE takes."""
+        """The shape with each side in space halved, to a size that the VAE takes."""
         grid = self.vae.traits.spatial if self.direction == "encode" else 1
-        *lead, height, width = shape
-        return (*lead, *(max(grid, size // 2 // grid * grid) for size in (height, width)))
+        first = len(shape) - min(2, self.vae.traits.axes)
+        halves = (max(grid, size // 2 // grid * grid) for size in shape[first:])
+        return (*shape[:first], *halves)
 
 
 def _ledger(

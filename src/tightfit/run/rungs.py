@@ -31,7 +31,8 @@ class VaeRungs:
         source: [B,C,…], on the card or on the host; sizes are legal for the VAE.
         device: where the VAE's weights are.
         call: the VAE's call for this direction.
-        estimator: predicts needs; None leaves them unknown.
+        estimator: predicts needs.
+        fine: offer more sizes of tiles, for a planner to pick from.
         wish: what the user said about tiles.
         before_call: called before each call of the VAE; may raise to stop.
         progress: called after each call of the VAE.
@@ -43,7 +44,8 @@ class VaeRungs:
     source: torch.Tensor
     device: torch.device
     call: Callable[[torch.Tensor], torch.Tensor]
-    estimator: Estimator | None
+    estimator: Estimator
+    fine: bool
     wish: TileWish
     before_call: Callable[[], None]
     progress: Progress
@@ -81,7 +83,7 @@ class VaeRungs:
                     "evict idle models",
                     whole.run,
                     need=need,
-                    prepare=lambda: prepare(need),
+                    prepare=lambda: prepare(need()),
                     key=whole.identity,
                 )
             if self.batch > 1:
@@ -96,7 +98,7 @@ class VaeRungs:
             axes,
             start=wished,
             time=self.vae.traits.tiles_time,
-            fine=self.estimator is not None,
+            fine=self.fine,
         ):
             if wished is not None:
                 self.adjusted.append(f"tiles made smaller than asked: {self._name(sizes)}")
@@ -120,11 +122,12 @@ class VaeRungs:
                 after_call=self._ticker(name, total),
             )
 
-        need = None
-        if self.estimator is not None:
-            need = self.estimator.need((batch, *self.source.shape[1:]))
-            if need is not None and self.source.device != self.device:
-                need += self.source[:batch].nbytes
+        def need() -> int | None:
+            inside = self.estimator.need((batch, *self.source.shape[1:]))
+            if inside is None or self.source.device == self.device:
+                return inside
+            return inside + self.source[:batch].nbytes
+
         return Rung(name, run, need=need, key=("whole", batch))
 
     def tiled(self, tile: Tile) -> Rung[torch.Tensor]:
@@ -145,12 +148,12 @@ class VaeRungs:
                 after_call=self._ticker(name, total),
             )
 
-        need = None
-        if self.estimator is not None:
+        def need() -> int | None:
             shape = (1, self.source.shape[1], *(len(spans[0]) for spans in grid.reads))
-            need = self.estimator.need(shape)
-            if need is not None:
-                need += torch.Size(shape).numel() * self.source.element_size()
+            inside = self.estimator.need(shape)
+            piece = torch.Size(shape).numel() * self.source.element_size()
+            return None if inside is None else inside + piece
+
         return Rung(name, run, tile=self._samples(tile.sizes), need=need)
 
     def _tile(self, sizes: tuple[int, ...]) -> Tile:

@@ -337,6 +337,7 @@ def _attention(
     fused = (
         query.dim() == 4
         and query.shape[-1] == value.shape[-1]
+        and query.stride(-1) == key.stride(-1) == value.stride(-1) == 1
         and dropout_p == 0.0
         and not enable_gqa
         and not (torch.is_grad_enabled() and query.requires_grad)

@@ -29,6 +29,10 @@ from tightfit.watch import Recorder
 T = TypeVar("T")
 
 
+def _unknown() -> None:
+    """A need that nobody can predict."""
+
+
 @dataclass(frozen=True)
 class Rung(Generic[T]):
     """One way to do a stage.
@@ -37,7 +41,7 @@ class Rung(Generic[T]):
         name: for people, such as ``whole`` or ``tiles 256x256``.
         run: does it; called at most once per state of the card.
         tile: (height, width) or (frames, height, width) in samples, None for a whole run.
-        need: predicted bytes beyond the baseline; None is unknown.
+        need: predicts the bytes beyond the baseline; its answer may be None, unknown.
         prepare: frees memory first and says how many bytes; 0 means that nothing changed.
         key: two rungs with equal keys are the same try; by default name and tile.
     """
@@ -45,7 +49,7 @@ class Rung(Generic[T]):
     name: str
     run: Callable[[], T]
     tile: tuple[int, ...] | None = None
-    need: int | None = None
+    need: Callable[[], int | None] = _unknown
     prepare: Callable[[], int] | None = None
     key: Hashable = None
 
@@ -99,6 +103,7 @@ class Ladder:
         module: what may keep tensors on itself.
         module_name: how it is called in reports.
         reset: makes the module drop what it keeps; may raise, which is noted.
+        ask: skip a rung whose predicted need is above the room; else every rung is tried.
         cancel: checked before every rung.
         attempts: every rung that was tried or skipped, in order.
         notes: what was found on the way (dropped caches, clean-up errors, leaks).
@@ -110,6 +115,7 @@ class Ladder:
     module: nn.Module | None = None
     module_name: str = "vae"
     reset: Callable[[], None] | None = None
+    ask: bool = True
     cancel: Cancel = field(default_factory=Cancel)
     recorder: Recorder = field(default_factory=Recorder)
     lessons: Lessons = field(default_factory=Lessons)
@@ -145,10 +151,11 @@ class Ladder:
         tried: set[tuple[Hashable, int]] = set()
         held_back: list[Rung[T]] = []
         changes = 0
-        smallest: int | None = None
+        last: Rung[T] | None = None
         first = len(self.attempts)
         for rung in self._with_held_back(rungs, held_back):
             self.cancel.check()
+            last = rung
             base = self.card.read().allocated
             if rung.prepare is not None:
                 freed = self._prepare(rung.prepare)
@@ -160,16 +167,11 @@ class Ladder:
             if (rung.identity, changes) in tried:
                 self._skip(stage, rung, "the same try again", base)
                 continue
-            room = self.room()
-            if rung.need is not None:
-                smallest = rung.need if smallest is None else min(smallest, rung.need)
-                if rung.need > room:
-                    self._skip(
-                        stage,
-                        rung,
-                        f"needs {format_bytes(rung.need)}, {format_bytes(room)} is free",
-                        base,
-                    )
+            if self.ask:
+                need, room = rung.need(), self.room()
+                if need is not None and need > room:
+                    shortage = f"needs {format_bytes(need)}, {format_bytes(room)} is free"
+                    self._skip(stage, rung, shortage, base)
                     continue
             lesson = None if stage.lesson is None else f"{stage.lesson}|{rung.name}|{rung.tile}"
             if lesson is not None and rung not in held_back and self.lessons.refusals(lesson):
@@ -190,7 +192,7 @@ class Ladder:
                     self.attempts.append(attempt)
                 return values[0]
             self.attempts.append(attempt)
-        raise self._shortage(stage, smallest, self.attempts[first:])
+        raise self._shortage(stage, last, self.attempts[first:])
 
     def _prepare(self, prepare: Callable[[], int]) -> int:
         """Bytes that `prepare` freed; one that fails is noted and freed nothing."""
@@ -322,21 +324,19 @@ class Ladder:
         )
 
     def _shortage(
-        self, stage: Stage, smallest: int | None, attempts: list[Attempt]
+        self, stage: Stage, last: Rung[T] | None, attempts: list[Attempt]
     ) -> MemoryShortage:
         reading = self.card.read()
-        room = self.room()
-        peaks = [a.peak_bytes for a in attempts if a.outcome == "oom" and a.peak_bytes is not None]
-        held = reading.allocated or 0
-        if smallest is not None and smallest > room:
-            needs = f"Needs {format_bytes(held + smallest)} at least"
-        elif peaks:
-            needs = f"Needs more than {format_bytes(min(peaks))}"
+        held = reading.allocated if reading.allocated is not None else self._assumed_held
+        usable = self.room() + held
+        need = last.need() if last is not None else None
+        if need is not None and held + need > usable:
+            needs = f"Needs {format_bytes(held + need)} at least"
         else:
-            needs = "Needs more than there is"
+            needs = f"Needs more than {format_bytes(usable)}"
         error = MemoryShortage(
             stage.sentence,
-            figures=f"{needs}; {_whose(self.card, reading, self.budget, room + held)}.",
+            figures=f"{needs}; {_whose(self.card, reading, self.budget, usable)}.",
             tried=[
                 f"{a.rung} ({'out of memory' if a.outcome == 'oom' else a.reason})"
                 for a in attempts
