@@ -1,0 +1,84 @@
+"""The VAEs we know by name: class, constructor arguments, true size.
+
+Origin: class defaults of diffusers 0.42 and the public model configurations, confirmed by their
+parameter counts.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from tightfit.errors import UsageError
+
+_FOUR_STAGES: dict[str, Any] = {
+    "down_block_types": ("DownEncoderBlock2D",) * 4,
+    "up_block_types": ("UpDecoderBlock2D",) * 4,
+    "block_out_channels": (128, 256, 512, 512),
+    "layers_per_block": 2,
+    "sample_size": 1024,
+}
+_FLUX: dict[str, Any] = {
+    **_FOUR_STAGES,
+    "latent_channels": 16,
+    "scaling_factor": 0.3611,
+    "shift_factor": 0.1159,
+    "use_quant_conv": False,
+    "use_post_quant_conv": False,
+    "force_upcast": True,
+}
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """A VAE that can be built without a file.
+
+    Attributes:
+        class_name: of diffusers.
+        arguments: of its constructor.
+    """
+
+    class_name: str
+    arguments: dict[str, Any] = field(default_factory=dict)
+
+
+ARCHITECTURES = {
+    "wan2.1-vae": Architecture("AutoencoderKLWan"),
+    "wan2.2-vae": Architecture(
+        "AutoencoderKLWan",
+        {
+            "base_dim": 160,
+            "decoder_base_dim": 256,
+            "z_dim": 48,
+            "is_residual": True,
+            "in_channels": 12,
+            "out_channels": 12,
+            "patch_size": 2,
+            "scale_factor_temporal": 4,
+            "scale_factor_spatial": 16,
+            "latents_mean": [0.0] * 48,
+            "latents_std": [1.0] * 48,
+        },
+    ),
+    "flux-vae": Architecture("AutoencoderKL", _FLUX),
+    "flux.2-vae": Architecture("AutoencoderKLFlux2"),
+    "sdxl-vae": Architecture(
+        "AutoencoderKL",
+        {**_FOUR_STAGES, "latent_channels": 4, "scaling_factor": 0.13025, "force_upcast": True},
+    ),
+    "qwen-image-vae": Architecture("AutoencoderKLQwenImage"),
+    "hunyuan-video-vae": Architecture("AutoencoderKLHunyuanVideo"),
+    "ltx-video-vae": Architecture("AutoencoderKLLTXVideo"),
+    "wan2.1-vae-mini": Architecture("AutoencoderKLWan", {"base_dim": 8}),
+    "flux-vae-mini": Architecture(
+        "AutoencoderKL", {**_FLUX, "block_out_channels": (16, 32, 64, 64), "norm_num_groups": 16}
+    ),
+}
+
+
+def architecture(name: str) -> Architecture:
+    """The VAE called `name`. Raises `UsageError` that lists the names."""
+    known = ARCHITECTURES.get(name)
+    if known is None:
+        raise UsageError(f"VAE `random:{name}` is unknown: use one of {', '.join(ARCHITECTURES)}.")
+    return known

@@ -1,0 +1,279 @@
+"""From a SPEC to a VAE: ``random:NAME``, ``mini:NAME``, a folder, a file, or a hub id."""
+
+from __future__ import annotations
+
+import json
+import re
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from tightfit.adapters.architectures import ARCHITECTURES, architecture
+from tightfit.adapters.traits import SUPPORTED, traits_of
+from tightfit.errors import InputError, TightfitError, UsageError
+from tightfit.run.vae import Traits, Vae
+
+_HUB = re.compile(r"[\w.-]+/[\w.-]+")
+_SEED = 0
+_LDM_MARKS = {
+    "AutoencoderKLWan": ("decoder.middle.0.residual.0.gamma",),
+    "AutoencoderKL": (
+        "decoder.mid.block_1.conv1.weight",
+        "first_stage_model.decoder.mid.block_1.conv1.weight",
+        "vae.decoder.mid.block_1.conv1.weight",
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where a VAE comes from, before any weight is read.
+
+    Attributes:
+        spec: as the user wrote it.
+        class_name: of diffusers.
+        traits: what its shapes mean.
+        path: the folder or file, None for random weights and hub ids.
+        arguments: of the constructor, for random weights and known files.
+        subfolder: within a hub repository.
+    """
+
+    spec: str
+    class_name: str
+    traits: Traits
+    path: Path | None = None
+    arguments: Mapping[str, Any] | None = None
+    subfolder: str | None = None
+
+    @property
+    def random(self) -> bool:
+        """Whether the weights are random."""
+        return self.path is None and self.arguments is not None
+
+
+def find_vae(spec: str) -> Source:
+    """Find out what `spec` is without reading weights.
+
+    Raises `UsageError` for an unknown name and `InputError` for a folder or file that is no VAE.
+    """
+    kind, _, name = spec.partition(":")
+    if kind == "random":
+        known = architecture(name)
+        return _described(spec, known.class_name, None, known.arguments)
+    if kind == "mini":
+        return _folder(spec, _mini(name))
+    path = Path(spec).expanduser()
+    if path.is_dir():
+        return _folder(spec, path)
+    if path.is_file():
+        return _file(spec, path)
+    if _HUB.fullmatch(spec):
+        return _hub(spec)
+    raise InputError(
+        f"VAE `{spec}` is neither a folder, a file nor a hub id; use random:NAME or mini:NAME for "
+        "one that needs no file."
+    )
+
+
+def load_vae(source: Source, *, dtype: torch.dtype | None = None) -> Vae:
+    """Load the weights to the host, through diffusers' own loaders, in `dtype` or as stored.
+
+    Raises `InputError` when the file does not hold what it should.
+    """
+    from tightfit.adapters.diffusers_vae import adapt
+
+    try:
+        module = _module(source, dtype)
+    except TightfitError:
+        raise
+    except Exception as error:  # the loaders of three libraries raise what they like
+        reason = str(error).strip().splitlines()
+        raise InputError(
+            f"VAE `{source.spec}` cannot be loaded: {type(error).__name__}"
+            f"{': ' + reason[0][:200] if reason else ''}."
+        ) from None
+    module.eval().requires_grad_(False)
+    return adapt(module, random=source.random)
+
+
+def parse_dtype(name: str) -> torch.dtype | None:
+    """``auto`` is None. Raises `UsageError` for an unknown name."""
+    known = {
+        "auto": None,
+        "float32": torch.float32,
+        "float16": torch.float16,
+        "bfloat16": torch.bfloat16,
+    }
+    if name not in known:
+        raise UsageError(f"--dtype `{name}` is unknown: use {', '.join(known)}.")
+    return known[name]
+
+
+def _module(source: Source, dtype: torch.dtype | None) -> nn.Module:
+    cls = _class(source.class_name)
+    if source.random:
+        assert source.arguments is not None
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(_SEED)
+            module: nn.Module = cls(**source.arguments)
+        return module.to(dtype) if dtype else module
+    if source.path is None:
+        return _loaded(
+            cls.from_pretrained(source.spec, subfolder=source.subfolder, torch_dtype=dtype)
+        )
+    if source.path.is_dir():
+        return _loaded(cls.from_pretrained(source.path, torch_dtype=dtype, local_files_only=True))
+    return _from_file(cls, source, dtype)
+
+
+def _loaded(module: nn.Module) -> nn.Module:
+    """Typed: diffusers' loaders are not."""
+    return module
+
+
+def _from_file(cls: Any, source: Source, dtype: torch.dtype | None) -> nn.Module:
+    """A single file: in diffusers' own key names, or in those of the original checkpoint."""
+    from safetensors.torch import load_file
+
+    assert source.path is not None
+    if source.arguments is None:
+        raise InputError(f"VAE `{source.spec}` has keys of an architecture that is not known here.")
+    if _has_original_keys(_header(source.path), source.class_name):
+        with tempfile.TemporaryDirectory() as folder, torch.device("meta"):
+            cls(**source.arguments).save_config(folder)
+            converted: nn.Module = cls.from_single_file(
+                str(source.path), config=folder, torch_dtype=dtype, local_files_only=True
+            )
+        return converted
+    with torch.device("meta"):
+        module: nn.Module = cls(**source.arguments)
+    module.load_state_dict(load_file(source.path), assign=True)
+    return module.to(dtype) if dtype else module
+
+
+def _mini(name: str) -> Path:
+    folder = resources.files("tightfit.adapters") / "minis" / name
+    path = Path(str(folder))
+    if not name or not path.is_dir():
+        raise UsageError(f"VAE `mini:{name}` is unknown: shipped is mini:wan2.1-vae.")
+    return path
+
+
+def _folder(spec: str, path: Path) -> Source:
+    """A VAE's own folder, or the folder of a pipeline that has one."""
+    for folder in (path, path / "vae"):
+        config = folder / "config.json"
+        if not config.is_file():
+            continue
+        try:
+            content = json.loads(config.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            raise InputError(f"VAE `{spec}`: {config} is not readable JSON.") from None
+        if isinstance(content, dict) and "_class_name" in content:
+            return _described(spec, str(content["_class_name"]), folder, None, content)
+    raise InputError(f"VAE `{spec}` is a folder without a diffusers config.json of a VAE.")
+
+
+def _file(spec: str, path: Path) -> Source:
+    """A safetensors file, recognised by the names and shapes in its header."""
+    shapes = _header(path)
+    for known in ARCHITECTURES.values():
+        if _has_original_keys(shapes, known.class_name):
+            continue
+        if _shapes_of(known.class_name, known.arguments) == shapes:
+            return _described(spec, known.class_name, path, known.arguments)
+    for class_name in _LDM_MARKS:
+        if _has_original_keys(shapes, class_name):
+            name = _original_name(class_name, shapes)
+            return _described(spec, class_name, path, ARCHITECTURES[name].arguments)
+    raise InputError(
+        f"VAE `{spec}` has no keys of a VAE that is known here; a diffusers folder with its "
+        "config.json also works."
+    )
+
+
+def _hub(spec: str) -> Source:
+    """A hub repository: its configuration is fetched by diffusers' own machinery."""
+    cls = _class("AutoencoderKL")
+    for subfolder in (None, "vae"):
+        try:
+            config = cls.load_config(spec, subfolder=subfolder)
+        except (OSError, ValueError):
+            continue
+        if "_class_name" in config and config["_class_name"] in SUPPORTED:
+            found = _described(spec, config["_class_name"], None, None, config)
+            return Source(spec, found.class_name, found.traits, subfolder=subfolder)
+    raise InputError(
+        f"VAE `{spec}` is no folder or file here, and no VAE with that id could be fetched from "
+        "the hub."
+    )
+
+
+def _described(
+    spec: str,
+    class_name: str,
+    path: Path | None,
+    arguments: Mapping[str, Any] | None,
+    config: Mapping[str, Any] | None = None,
+) -> Source:
+    """Traits from a configuration; what it leaves out has the class's defaults."""
+    if class_name not in SUPPORTED:
+        traits_of(class_name, {})
+    full = {**_defaults(class_name), **(arguments or {}), **(config or {})}
+    return Source(spec, class_name, traits_of(class_name, full), path, arguments)
+
+
+def _defaults(class_name: str) -> dict[str, Any]:
+    import inspect
+
+    parameters = inspect.signature(_class(class_name).__init__).parameters
+    return {
+        name: parameter.default
+        for name, parameter in parameters.items()
+        if parameter.default is not inspect.Parameter.empty
+    }
+
+
+def _class(name: str) -> Any:
+    import diffusers
+
+    return getattr(diffusers, name)
+
+
+def _header(path: Path) -> dict[str, tuple[int, ...]]:
+    """Names and shapes in a safetensors file. Raises `InputError` if it is none."""
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(path, framework="pt") as file:
+            return {
+                key: tuple(file.get_slice(key).get_shape())
+                for key in file.keys()  # noqa: SIM118 (it is no dict)
+            }
+    except (SafetensorError, OSError) as error:
+        raise InputError(f"VAE `{path}` is not a readable safetensors file: {error}.") from None
+
+
+def _shapes_of(class_name: str, arguments: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
+    with torch.device("meta"):
+        module = _class(class_name)(**arguments)
+    return {key: tuple(value.shape) for key, value in module.state_dict().items()}
+
+
+def _has_original_keys(shapes: Mapping[str, object], class_name: str) -> bool:
+    return any(mark in shapes for mark in _LDM_MARKS.get(class_name, ()))
+
+
+def _original_name(class_name: str, shapes: Mapping[str, tuple[int, ...]]) -> str:
+    """Which VAE an original checkpoint holds, by the width of its latent."""
+    if class_name == "AutoencoderKLWan":
+        wide = any(shape and shape[0] == 48 for shape in shapes.values())
+        return "wan2.2-vae" if wide else "wan2.1-vae"
+    inner = next(shape for key, shape in shapes.items() if key.endswith("decoder.conv_in.weight"))
+    return "flux-vae" if inner[1] == 16 else "sdxl-vae"
