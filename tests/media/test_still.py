@@ -59,6 +59,14 @@ def test_orientation_behind_the_pixels_is_found_without_decoding(tmp_path: Path)
         assert still.turn_of(image, path) == from_exif(6)
 
 
+def test_damaged_orientation_counts_as_none(tmp_path: Path) -> None:
+    """And Pillow's warning about it reaches nobody."""
+    path = tmp_path / "a.jpg"
+    Image.fromarray(noise(4, 6, 3)).save(path, exif=b"Exif\0\0II*\0\x08\0\0\0\x01\0\x12\x01")
+    with still.open_still(path) as image:
+        assert still.turn_of(image, path) == UPRIGHT
+
+
 def test_a_picture_without_orientation_is_upright(tmp_path: Path) -> None:
     """No tag, no turn."""
     path = tmp_path / "a.png"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,7 +20,7 @@ from tightfit.media.turn import Turn, from_exif
 _FORMATS = ("PNG", "JPEG", "WEBP", "GIF")
 _MOVING = {"PNG", "WEBP", "GIF"}
 _ORIENTATION = 0x0112
-DAMAGE = (OSError, SyntaxError, ValueError, IndexError, EOFError)
+DAMAGE = (OSError, SyntaxError, ValueError, IndexError, EOFError, struct.error)
 """What Pillow raises on damaged files: the first two by design, the others by accident."""
 
 
@@ -45,8 +46,9 @@ def open_still(path: Path) -> Iterator[Image.Image]:
     """
     try:
         with warnings.catch_warnings():
-            # A large picture is what the user asked for; from twice that size on Pillow refuses.
-            warnings.simplefilter("ignore", Image.DecompressionBombWarning)
+            # Pillow warns of large pictures, which are what the user asked for (it refuses those
+            # twice as large), and of damaged EXIF data, which then count as none.
+            warnings.filterwarnings("ignore", module=r"PIL\.")
             with Image.open(path, formats=_FORMATS) as image:
                 yield image
     except UnidentifiedImageError:
