@@ -18,7 +18,7 @@ from tightfit.media import still
 from tightfit.media.background import WHITE, Colour
 from tightfit.media.clip import Clip
 from tightfit.media.files import FOLDER, check_readable, check_writable, whole_folder
-from tightfit.media.picture import read_picture, write_picture
+from tightfit.media.picture import encode_png, read_picture
 from tightfit.media.samples import to_bytes
 
 _KINDS = {".png", ".jpg", ".jpeg", ".webp"}
@@ -100,7 +100,7 @@ class FrameFolderWriter:
         """Append frames [n,3,H,W], uint8 or float in 0..1. Raises `JobFailed` as the others do."""
         for sample in to_bytes(frames, goal=self.path):
             self.frames += 1
-            write_picture(self._folder / f"frame_{self.frames:05d}.png", sample)
+            (self._folder / f"frame_{self.frames:05d}.png").write_bytes(encode_png(sample))
 
     def __exit__(
         self,

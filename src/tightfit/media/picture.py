@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from io import BytesIO
 from pathlib import Path
 
 import numpy as np
@@ -73,10 +74,16 @@ def write_picture(path: Path, pixels: torch.Tensor) -> None:
     NaN or infinite values and on another shape, `InputError` where the file cannot be written.
     """
     check_writable(path, PICTURE_KINDS)
-    samples = to_bytes(pixels[None], goal=path, channels=(3, 4))[0]
-    array = np.ascontiguousarray(samples.permute(1, 2, 0).numpy())
-    with whole_file(path) as temporary:
-        Image.fromarray(array).save(temporary, "PNG")
+    data = encode_png(to_bytes(pixels[None], goal=path, channels=(3, 4))[0])
+    with whole_file(path, needs=len(data)) as temporary:
+        temporary.write_bytes(data)
+
+
+def encode_png(samples: torch.Tensor) -> bytes:
+    """The PNG file of uint8 samples [3,H,W] or [4,H,W]."""
+    file = BytesIO()
+    Image.fromarray(np.ascontiguousarray(samples.permute(1, 2, 0).numpy())).save(file, "PNG")
+    return file.getvalue()
 
 
 def _channels_first(pixels: npt.NDArray[np.float32]) -> torch.Tensor:
