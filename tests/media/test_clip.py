@@ -154,6 +154,15 @@ def test_an_animation_cut_in_the_middle_is_never_shortened_in_silence(
         read_clip(cut(tmp_path / "a.gif", share))
 
 
+def test_an_animation_cut_at_any_byte_is_refused(tmp_path: Path) -> None:
+    """Pillow fails in several ways, some by accident; each becomes one clear error."""
+    data = write_patch_gif(tmp_path / "a.gif").read_bytes()
+    for length in range(len(data)):
+        (tmp_path / "a.gif").write_bytes(data[:length])
+        with pytest.raises(InputError, match=r"a\.gif"):
+            read_clip(tmp_path / "a.gif")
+
+
 def test_an_animation_cut_between_two_frames_is_noticed(tmp_path: Path) -> None:
     """Its frames are whole; its trailer is missing."""
     path = write_patch_gif(tmp_path / "a.gif")
@@ -175,6 +184,13 @@ def test_a_range_without_a_frame_is_refused(tmp_path: Path) -> None:
     path = write_film(tmp_path / "a.mp4", grey_frames(5, 16, 16))
     with pytest.raises(InputError, match="no frame among `7:9`"):
         read_clip(path, frames=slice(7, 9))
+
+
+@pytest.mark.parametrize("frames", [slice(-3, None), slice(0, -1), slice(None, None, -1)])
+def test_a_range_counted_from_the_end_is_refused(tmp_path: Path, frames: slice) -> None:
+    """The end is not known before everything is decoded."""
+    with pytest.raises(UsageError, match="count from the end: write A:B"):
+        read_clip(tmp_path / "missing.mp4", frames=frames)
 
 
 def test_one_frame_has_the_rate_of_its_film(tmp_path: Path) -> None:

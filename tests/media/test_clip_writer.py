@@ -85,12 +85,8 @@ def test_c01_a_frame_of_nan_leaves_no_film(tmp_path: Path) -> None:
     """The last chunk of a long decode counts as much as the first."""
     frames = chunk(3).float() / 255
     frames[2] = float("nan")
-    with (
-        pytest.raises(JobFailed, match="9216 of 9216 values are NaN"),
-        ClipWriter(tmp_path / "a.mp4", 64, 48, Fraction(24)) as writer,
-    ):
-        for frame in frames:
-            writer.write(frame[None])
+    with pytest.raises(JobFailed, match="9216 of 9216 values are NaN"):
+        write_one_by_one(ClipWriter(tmp_path / "a.mp4", 64, 48, Fraction(24)), frames)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -133,3 +129,10 @@ def write_then(writer: ClipWriter, frames: torch.Tensor, error: BaseException) -
     with writer:
         writer.write(frames)
         raise error
+
+
+def write_one_by_one(writer: ClipWriter, frames: torch.Tensor) -> None:
+    """Write `frames` in chunks of one."""
+    with writer:
+        for frame in frames:
+            writer.write(frame[None])

@@ -24,7 +24,11 @@ from tightfit.media.shots import Pixels, Source, at_rate, average_rate, steady_r
 
 _MOST_FPS = 1000
 _GROWTH = 16  # frames
-_SLICE = re.compile(r"(\d*):(\d*)(?::(\d*))?")
+_LEGAL = (
+    "write A:B or A:B:S, such as 0:81 or 100:113:2, for every S-th frame from A up to but "
+    "without B, counted from 0"
+)
+_SLICE = re.compile(r"(\d{0,9}):(\d{0,9})(?::(\d{0,9}))?")
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,12 +62,15 @@ def read_clip(
     nothing behind the last one is read.
 
     Raises `InputError` where the file is no clip, is cut off or damaged before the last frame
-    asked for, or has none of the frames asked for; `UsageError` on an `fps` beyond 0..1000.
+    asked for, or has none of the frames asked for; `UsageError` on an `fps` beyond 0..1000 and on
+    a slice that counts from the end.
     """
     if fps is not None and not 0 < fps <= _MOST_FPS:
         raise UsageError(f"--fps `{fps}` is not a frame rate: give more than 0, up to {_MOST_FPS}.")
-    wanted = slice(0, None, 1) if frames is None else frames
-    step = wanted.step or 1
+    wanted = slice(None) if frames is None else frames
+    step = 1 if wanted.step is None else wanted.step
+    if step < 1 or min(wanted.start or 0, wanted.stop or 0) < 0:
+        raise UsageError(f"The frames `{_spell(wanted)}` count from the end: {_LEGAL}.")
     with _open(path) as source:
         shots = source.shots(background)
         timed = shots if fps is None else at_rate(shots, fps)
@@ -96,18 +103,14 @@ def parse_frames(text: str, *, name: str = "--frames") -> slice:
 
     Raises `UsageError` on negative numbers, a step of 0, an empty range and nonsense.
     """
-    legal = (
-        "write A:B or A:B:S, such as 0:81 or 100:113:2, for every S-th frame from A up to but "
-        "without B, counted from 0"
-    )
     match = _SLICE.fullmatch(text.strip())
     if match is None:
-        raise UsageError(f"{name} `{text}` is not a range of frames: {legal}.")
+        raise UsageError(f"{name} `{text}` is not a range of frames: {_LEGAL}.")
     start, stop, step = (int(part) if part else None for part in match.groups())
     if step == 0:
-        raise UsageError(f"{name} `{text}` has a step of 0: {legal}.")
+        raise UsageError(f"{name} `{text}` has a step of 0: {_LEGAL}.")
     if stop is not None and (start or 0) >= stop:
-        raise UsageError(f"{name} `{text}` selects nothing: {legal}.")
+        raise UsageError(f"{name} `{text}` selects nothing: {_LEGAL}.")
     return slice(start, stop, step)
 
 
@@ -130,9 +133,9 @@ def _play_rate(
     source: Source, times: list[Fraction], step: int, length: Fraction | None
 ) -> tuple[Fraction, bool]:
     """Frames per second of every `step`-th frame, and whether their times vary."""
-    if len(times) == 1:
+    if times[-1] <= times[0]:
         own = 1 / length if length else Fraction(1)
-        return (source.rates[0] if source.rates else own) / step, False
+        return (source.rates[0] if source.rates else own) / step, len(times) > 1
     rates = [rate / step for rate in source.rates]
     steady = steady_rate(times, rates, grain=source.grain)
     return (average_rate(times), True) if steady is None else (steady, False)

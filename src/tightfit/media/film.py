@@ -137,7 +137,7 @@ def _has_alpha(frame: Any) -> bool:
 
 
 def _shots(frames: Iterator[Any], turn: Turn, path: Path, background: Colour) -> Iterator[Shot]:
-    first = None
+    first = origin = None
     time = length = Fraction()
     count = 0
     while True:
@@ -155,8 +155,12 @@ def _shots(frames: Iterator[Any], turn: Turn, path: Path, background: Colour) ->
             )
         if frame.is_corrupt:
             raise cut_off(path, count)
-        time = time + length if frame.pts is None else (frame.pts - first.pts) * frame.time_base
-        length = Fraction(frame.duration or 0) * frame.time_base
+        time += length
+        if frame.pts is not None:
+            stamp = frame.pts * frame.time_base
+            origin = stamp - time if origin is None else origin
+            time = stamp - origin
+        length = (frame.duration or 0) * frame.time_base
         yield Shot(time, length or None, partial(_pixels, frame, turn, background))
         count += 1
     if is_cut_off(path):

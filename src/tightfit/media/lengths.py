@@ -16,7 +16,8 @@ def is_cut_off(path: Path) -> bool:
     """Whether `path` ends before its own headers say that it should.
 
     Knows ISO media (MP4, MOV), Matroska (MKV, WebM), RIFF (AVI, WebP) and GIF. A file that does
-    not state its length, such as a live recording, is taken as whole.
+    not state its length, such as a live recording, is taken as whole; so is a fragmented MP4 cut
+    exactly between two fragments.
     """
     size = path.stat().st_size
     with path.open("rb") as file:

@@ -85,7 +85,7 @@ def at_rate(shots: Iterable[Shot], fps: Fraction) -> Iterator[Shot]:
 def steady_rate(
     times: Sequence[Fraction], rates: Sequence[Fraction], *, grain: Fraction
 ) -> Fraction | None:
-    """The frame rate that explains two or more `times` to within `grain`; None if they vary.
+    """The frame rate that explains two or more rising `times` to within `grain`; else None.
 
     Header rates come first, then the rate that the first and the last time make.
     """
@@ -96,5 +96,6 @@ def steady_rate(
 
 
 def average_rate(times: Sequence[Fraction]) -> Fraction:
-    """Frames per second over two or more `times`, as a fraction with a small denominator."""
-    return ((len(times) - 1) / (times[-1] - times[0])).limit_denominator(1001)
+    """Frames per second over two or more rising `times`, as a fraction with a small denominator."""
+    slowest = Fraction(1, 1001)
+    return max(((len(times) - 1) / (times[-1] - times[0])).limit_denominator(1001), slowest)
