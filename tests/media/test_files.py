@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import errno
 import os
+import signal
+import subprocess
+import sys
 from contextlib import AbstractContextManager
 from pathlib import Path
 
@@ -68,6 +71,22 @@ def test_a_link_stays_a_link(tmp_path: Path) -> None:
         temporary.write_bytes(b"new")
     assert link.is_symlink()
     assert (tmp_path / "real.png").read_bytes() == b"new"
+
+
+def test_f07_a_killed_process_leaves_the_old_file(tmp_path: Path) -> None:
+    """Half of the new one lies under another name at most."""
+    goal = tmp_path / "out.png"
+    goal.write_bytes(b"old")
+    program = (
+        "import os, pathlib, signal, sys\n"
+        "from tightfit.media.files import whole_file\n"
+        "with whole_file(pathlib.Path(sys.argv[1])) as temporary:\n"
+        "    temporary.write_bytes(b'half')\n"
+        "    os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    killed = subprocess.run([sys.executable, "-c", program, str(goal)], check=False)
+    assert killed.returncode == -signal.SIGKILL
+    assert goal.read_bytes() == b"old"
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
