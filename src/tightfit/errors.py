@@ -20,6 +20,8 @@ class TightfitError(Exception):
     """The root: catch this to catch everything that tightfit raises on purpose."""
 
     exit_code = 1
+    report: object | None = None
+    """What a job that failed has to report, where it got as far as a card."""
 
 
 class UsageError(TightfitError):
@@ -43,6 +45,8 @@ class MemoryShortage(TightfitError):
     """
 
     exit_code = 3
+    attempts: Sequence[object] = ()
+    """The rungs that were tried, where a ladder was climbed."""
 
     def __init__(
         self, what: str, *, figures: str = "", tried: Sequence[str] = (), advice: str = ""

@@ -1,0 +1,1 @@
+"""SHOW IT: reports and charts, from records alone."""

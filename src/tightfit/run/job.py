@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from itertools import chain
 
 import torch
 
@@ -43,6 +44,7 @@ class Request:
         estimate: ask the planner before each rung; else every rung is tried.
         evict: frees idle models, where there are any.
         seed: draw the latent from the posterior with this seed; None takes its mode.
+        allow_cpu: where the card cannot do it, the host may.
     """
 
     budget: int
@@ -51,6 +53,7 @@ class Request:
     estimate: bool = True
     evict: Evict | None = None
     seed: int | None = None
+    allow_cpu: bool = False
 
 
 @dataclass(frozen=True)
@@ -119,7 +122,7 @@ class Job:
             loaded = self._load(ladder, stack, source, adjusted)
             baseline = self.card.read()
             self.recorder.event("baseline", bytes=baseline.allocated)
-            value = self._climb(ladder, loaded, estimator, adjusted)
+            value = self._climb(ladder, stack, source, loaded, estimator, adjusted)
             ran = self.card.read()
             del loaded
         self.card.trim()
@@ -130,7 +133,7 @@ class Job:
         return Outcome(
             value=value,
             attempts=tuple(ladder.attempts),
-            exact=last.tile is None,
+            exact=last.exact,
             estimate=self._estimate(estimator, source),
             ledger=_ledger(before, baseline, ran, last, weight_bytes(self.vae.module), self),
             before_bytes=before.allocated,
@@ -158,19 +161,26 @@ class Job:
 
     def _load(
         self, ladder: Ladder, stack: ExitStack, source: torch.Tensor, adjusted: list[str]
-    ) -> torch.Tensor:
-        """Weights onto the card; the input too, unless it takes more than half of the room."""
+    ) -> torch.Tensor | None:
+        """Weights onto the card; the input too, unless it takes more than half of the room.
+
+        None where not even the weights fit and the host may do the work.
+        """
         weights = weight_bytes(self.vae.module)
         stage = Stage("load", f"Not enough memory to load {self.vae.traits.name}.", _ADVICE)
 
-        def enter() -> None:
+        def enter() -> bool:
             stack.enter_context(placed(self.vae.module, self.card.device))
+            return True
 
         rungs = [Rung("weights", enter, need=lambda: weights)]
         evict = self._evict(ladder)
         if evict is not None:
             rungs.append(Rung("evict idle models", enter, prepare=lambda: evict(weights)))
-        ladder.climb(stage, rungs, quiet=True)
+        if self.request.allow_cpu and self.card.kind != "cpu":
+            rungs.append(Rung("cpu", lambda: False))
+        if not ladder.climb(stage, rungs, quiet=True):
+            return None
         ladder.assume_held(weights)
         stays = Rung("input on the host", lambda: source)
         moves = Rung("input on the card", lambda: source.to(self.card.device))
@@ -192,17 +202,25 @@ class Job:
         return missing
 
     def _climb(
-        self, ladder: Ladder, loaded: torch.Tensor, estimator: Estimator, adjusted: list[str]
+        self,
+        ladder: Ladder,
+        stack: ExitStack,
+        source: torch.Tensor,
+        loaded: torch.Tensor | None,
+        estimator: Estimator,
+        adjusted: list[str],
     ) -> torch.Tensor:
         name = self.vae.traits.name
-        words = "x".join(map(str, loaded.shape[2:]))
+        words = "x".join(map(str, source.shape[2:]))
         stage = Stage(
             self.direction,
             f"Not enough memory to {self.direction} {words} with {name}.",
             _ADVICE,
-            lesson=f"{name}|{self.direction}|{self.vae.dtype}|{tuple(loaded.shape)}|"
+            lesson=f"{name}|{self.direction}|{self.vae.dtype}|{tuple(source.shape)}|"
             f"{self.card.name}|{self.request.budget}",
         )
+        if loaded is None:
+            return ladder.climb(stage, self._last_resort(stack, source))
         rungs = VaeRungs(
             vae=self.vae,
             direction=self.direction,
@@ -216,7 +234,21 @@ class Job:
             progress=self._tell,
             adjusted=adjusted,
         )
-        return ladder.climb(stage, rungs.in_order(self._evict(ladder)))
+        climbed = chain(rungs.in_order(self._evict(ladder)), self._last_resort(stack, source))
+        return ladder.climb(stage, climbed)
+
+    def _last_resort(self, stack: ExitStack, source: torch.Tensor) -> Iterator[Rung[torch.Tensor]]:
+        """The host, where that is allowed: the weights leave the card, the masters compute."""
+        if not self.request.allow_cpu or self.card.kind == "cpu":
+            return
+
+        def run() -> torch.Tensor:
+            stack.close()
+            call = self.vae.call(self.direction)
+            with torch.no_grad():
+                return torch.cat([call(item) for item in source.split(1)])
+
+        yield Rung("cpu", run)
 
     def _call(self) -> Callable[[torch.Tensor], torch.Tensor]:
         draw, seed = self.vae.sample, self.request.seed

@@ -154,7 +154,17 @@ class VaeRungs:
             piece = torch.Size(shape).numel() * self.source.element_size()
             return None if inside is None else inside + piece
 
-        return Rung(name, run, tile=self._samples(tile.sizes), need=need)
+        return Rung(name, run, tile=self._samples(tile.sizes), need=need, exact=self._covers(tile))
+
+    def _covers(self, tile: Tile) -> bool:
+        """Whether every overlap is wide enough to hide what a tile's edge does."""
+        halo = self.vae.traits.halo
+        if halo is None:
+            return False
+        return all(
+            size >= axis.length or overlap >= 2 * halo
+            for axis, size, overlap in zip(self.axes, tile.sizes, tile.overlaps, strict=True)
+        )
 
     def _tile(self, sizes: tuple[int, ...]) -> Tile:
         return overlapped(sizes, self.wish, self.axes, halo=self.vae.traits.halo)

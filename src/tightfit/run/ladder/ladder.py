@@ -44,6 +44,7 @@ class Rung(Generic[T]):
         need: predicts the bytes beyond the baseline; its answer may be None, unknown.
         prepare: frees memory first and says how many bytes; 0 means that nothing changed.
         key: two rungs with equal keys are the same try; by default name and tile.
+        exact: the result differs from a whole run by rounding alone.
     """
 
     name: str
@@ -52,6 +53,7 @@ class Rung(Generic[T]):
     need: Callable[[], int | None] = _unknown
     prepare: Callable[[], int] | None = None
     key: Hashable = None
+    exact: bool = True
 
     @property
     def identity(self) -> Hashable:
@@ -73,6 +75,7 @@ class Attempt:
     held_before_bytes: int | None = None
     baseline_bytes: int | None = None
     refusals: int = 0
+    exact: bool = True
 
 
 @dataclass(frozen=True)
@@ -238,6 +241,7 @@ class Ladder:
             rung=rung.name,
             outcome="ok",
             tile=rung.tile,
+            exact=rung.exact,
             peak_bytes=after.peak_allocated,
             peak_reserved_bytes=after.peak_reserved,
             held_before_bytes=before.allocated,
@@ -343,6 +347,7 @@ class Ladder:
             ],
             advice=stage.advice,
         )
+        error.attempts = tuple(self.attempts)
         for note in self.notes:
             error.add_note(note)
         return error

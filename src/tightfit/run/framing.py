@@ -1,0 +1,85 @@
+"""From frames to what a VAE takes, and from what it gives back to frames."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from tightfit.errors import UsageError
+from tightfit.run.vae import Traits
+
+
+@dataclass(frozen=True)
+class Padding:
+    """What was added at the end of each axis of the source; `dropped` frames were left out.
+
+    Attributes:
+        frames: repeats of the last frame.
+        bottom, right: repeats of the last row and column, in pixels.
+        dropped: frames at the end that were not coded.
+    """
+
+    frames: int = 0
+    bottom: int = 0
+    right: int = 0
+    dropped: int = 0
+
+    def as_dict(self) -> dict[str, int]:
+        """For the metadata of a latent."""
+        return {
+            "frames": self.frames,
+            "bottom": self.bottom,
+            "right": self.right,
+            "dropped": self.dropped,
+        }
+
+
+def to_source(
+    frames: torch.Tensor, traits: Traits, *, trim: bool = False
+) -> tuple[torch.Tensor, Padding]:
+    """Frames [T,3,H,W] (float 0..1 or uint8) as a batch for a VAE, padded to sizes it takes.
+
+    A VAE of clips gets [1,3,T',H',W']; a VAE of pictures gets each frame as an item, [T,3,H',W'].
+    Padding repeats the last frame, row and column; with `trim`, surplus frames at the end are
+    left out instead. Values are float32 in the VAE's range.
+    """
+    if traits.axes == 1 or traits.channels != frames.shape[1]:
+        raise UsageError(
+            f"{traits.name} takes {traits.channels} channels on {traits.axes} axes: no pictures."
+        )
+    count, _, height, width = frames.shape
+    time = (count,) if traits.axes == 3 else ()
+    target = traits.padded((*time, height, width), trim=trim)
+    kept = min(count, target[0]) if time else count
+    padding = Padding(
+        frames=max(0, target[0] - count) if time else 0,
+        bottom=target[-2] - height,
+        right=target[-1] - width,
+        dropped=count - kept,
+    )
+    x = frames[:kept].float() / 255 if frames.dtype == torch.uint8 else frames[:kept].float()
+    x = torch.nn.functional.pad(x, (0, padding.right, 0, padding.bottom), mode="replicate")
+    if padding.frames:
+        x = torch.cat([x, x[-1:].expand(padding.frames, -1, -1, -1)])
+    x = x * (traits.high - traits.low) + traits.low
+    return (x.transpose(0, 1).unsqueeze(0).contiguous() if time else x), padding
+
+
+def to_frames(
+    samples: torch.Tensor,
+    traits: Traits,
+    *,
+    width: int | None = None,
+    height: int | None = None,
+    frames: int | None = None,
+) -> torch.Tensor:
+    """What a VAE gives, [B,3,(T,)H,W] in its range, as frames [B×T,3,H,W] in 0..1.
+
+    Cut to `frames` per item, `height` and `width` where they are known, so that padding goes.
+    """
+    x = samples.float()
+    if traits.axes == 3:
+        x = x[:, :, :frames].transpose(1, 2).flatten(0, 1)
+    x = x[..., :height, :width]
+    return ((x - traits.low) / (traits.high - traits.low)).clamp(0, 1)
