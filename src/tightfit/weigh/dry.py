@@ -7,6 +7,10 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+
+# The first operator on the meta device imports this, in the frames of whoever called it; import
+# machinery keeps those frames, and the tensors in them, until the collector comes by.
+import torch._dynamo
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves

@@ -13,9 +13,9 @@ from typing import Any
 import torch
 from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
 
-from tightfit.card.virtual.keeper import DEVICE_TYPE, Keeper, keeper_at, keepers
+from tightfit.card.virtual.keeper import DEVICE_TYPE, keeper_at, keepers
 from tightfit.card.virtual.operators import HALVES
-from tightfit.card.virtual.tensor import VirtualTensor, payloads, wrap
+from tightfit.card.virtual.tensor import VirtualTensor, fresh, payloads
 
 _aten = torch.ops.aten
 
@@ -115,8 +115,11 @@ def _empty(
 ) -> VirtualTensor:
     del layout, pin_memory
     kind = torch.contiguous_format if memory_format is None else memory_format
-    keeper = keeper_at(device.index if device is not None else None)
-    return _new(lambda: torch.empty(size, dtype=dtype, memory_format=kind, device="cpu"), keeper)
+    return fresh(
+        lambda where: torch.empty(size, dtype=dtype, memory_format=kind, device=where),
+        keeper_at(device.index if device is not None else None),
+        operator="empty",
+    )
 
 
 def _empty_strided(
@@ -128,14 +131,11 @@ def _empty_strided(
     pin_memory: bool | None = None,
 ) -> VirtualTensor:
     del layout, pin_memory
-    keeper = keeper_at(device.index if device is not None else None)
-    return _new(lambda: torch.empty_strided(size, stride, dtype=dtype, device="cpu"), keeper)
-
-
-def _new(make: Callable[[], torch.Tensor], keeper: Keeper) -> VirtualTensor:
-    payload = make()
-    keeper.computes(payload.dtype)
-    return wrap(payload, keeper, operator="empty")
+    return fresh(
+        lambda where: torch.empty_strided(size, stride, dtype=dtype, device=where),
+        keeper_at(device.index if device is not None else None),
+        operator="empty_strided",
+    )
 
 
 def _copy_from(

@@ -12,12 +12,14 @@ import torch
 from tightfit.card.base import Card, Observer, Reading
 from tightfit.card.virtual import allocator as models
 from tightfit.card.virtual.backend import register
+from tightfit.card.virtual.driver import Driver
 from tightfit.card.virtual.faults import Faults, Form, exception_of
 from tightfit.card.virtual.keeper import DEVICE_TYPE, keepers
 from tightfit.card.virtual.spec import VirtualSpec
-from tightfit.errors import BooksError
+from tightfit.errors import BooksError, UsageError
 from tightfit.units import format_bytes
 
+_MOST_CARDS = 128  # PyTorch counts devices in a signed byte
 _opening = threading.Lock()
 
 
@@ -30,7 +32,6 @@ class VirtualCard(Card):
         faults: switches; see `Faults`.
         syncs: how often somebody waited for it.
         allocations: how many requests were served.
-        spilled: bytes granted over the card's size in spill mode.
     """
 
     kind = "virtual"
@@ -43,21 +44,27 @@ class VirtualCard(Card):
         self.faults = Faults()
         self.syncs = 0
         self.allocations = 0
-        self.spilled = 0
-        self._others = spec.others
-        self._cap = spec.total
         self._refusals = 0
         self._peak_allocated = 0
         self._peak_reserved = 0
         self._late: list[Exception] = []
         self._waiting: list[models.Block] = []
+        self._waiting_bytes = 0
         self._observers: list[Observer] = []
         self._lock = threading.RLock()
         self._busy = False
         self._deferred: list[models.Block] = []
-        self._model = _model(spec, self._grow, self._shrink)
+        # The allocator knows the driver and not the card: a card that nobody holds is gone at once.
+        self._driver = Driver(spec.total, spec.context, spec.others, spec.total, self.faults)
+        self._model = _model(spec, self._driver.grow, self._driver.shrink)
         with _opening:
-            self.index = next(n for n in range(128) if n not in keepers)
+            free = (index for index in range(_MOST_CARDS) if index not in keepers)
+            self.index = next(free, _MOST_CARDS)
+            if self.index == _MOST_CARDS:
+                raise UsageError(
+                    f"card `{self.name}`: {_MOST_CARDS} virtual cards are open, and there can be "
+                    "no more."
+                )
             keepers[self.index] = self
         self.device = torch.device(DEVICE_TYPE, self.index)
 
@@ -73,7 +80,7 @@ class VirtualCard(Card):
                 peak_allocated=self._peak_allocated,
                 peak_reserved=self._peak_reserved,
                 context=self.spec.context,
-                held_by_others=self._others,
+                held_by_others=self._driver.others,
                 refusals=self._refusals,
                 retries=self._model.retries,
             )
@@ -84,41 +91,49 @@ class VirtualCard(Card):
             self._peak_allocated = self._allocated()
             self._peak_reserved = self._model.reserved
 
+    @property
+    def spilled(self) -> int:
+        """The most bytes that were granted over the card's size, in spill mode."""
+        return self._driver.spilled
+
     def trim(self) -> None:
-        """Give cached memory back."""
+        """Count delayed frees, then give cached memory back."""
         with self._books():
+            self._count_frees()
             self._model.trim()
         self._tell()
 
     def sync(self) -> None:
         """Count delayed frees, and raise an error that was kept back."""
         self.syncs += 1
-        with self._books():
-            waiting, self._waiting = self._waiting, []
-            for block in waiting:
-                self._model.give(block)
-        self._tell()
         self.settle()
 
     def check(self) -> None:
         """The allocator's books add up, and stay inside the card."""
         with self._books():
             self._model.check()
-            used = self._model.reserved + self.spec.context + self._others
-            if used > self.spec.total + self.spilled:
-                raise BooksError(f"{self.name}: {used} of {self.spec.total} bytes are in use")
+            driver = self._driver
+            if driver.reserved != self._model.reserved:
+                raise BooksError(
+                    f"{self.name}: the allocator says it reserved {self._model.reserved}, the "
+                    f"driver says {driver.reserved}"
+                )
+            if driver.free + driver.spilled < 0:
+                raise BooksError(
+                    f"{self.name}: {driver.total - driver.free} of {driver.total} bytes are in use"
+                )
 
     @contextmanager
     def cap(self, budget: int) -> Iterator[None]:
         """While inside, reserved stays at or below `budget`; a tighter cap outside stays."""
-        before = self._cap
-        self._cap = min(before, budget)
-        if self._model.reserved > self._cap:
+        before = self._driver.cap
+        self._driver.cap = min(before, budget)
+        if self._driver.reserved > self._driver.cap:
             self.trim()
         try:
             yield
         finally:
-            self._cap = before
+            self._driver.cap = before
 
     @contextmanager
     def observe(self, observer: Observer) -> Iterator[None]:
@@ -139,21 +154,25 @@ class VirtualCard(Card):
     def occupy(self, size: int) -> None:
         """Another program takes `size` bytes. Raises `torch.OutOfMemoryError` if they are gone."""
         with self._books():
-            free = self.spec.total - self.spec.context - self._others - self._model.reserved
+            free = self._driver.free
             if size > free:
                 raise torch.OutOfMemoryError(
-                    f"the other program wants {format_bytes(size)}; {format_bytes(free)} is free"
+                    f"the other program wants {format_bytes(size)}; "
+                    f"{format_bytes(max(free, 0))} is free"
                 )
-            self._others += size
+            self._driver.others += size
 
     def vacate(self, size: int) -> None:
         """Another program gives `size` bytes back."""
-        self._others = max(0, self._others - size)
+        with self._books():
+            self._driver.others = max(0, self._driver.others - size)
 
     # What the tensors of this card call
 
     def charge(self, size: int, operator: str) -> models.Block:
-        """Allocate; raises what a driver would raise."""
+        """Allocate; raises what a driver would raise. Nothing is asked of it for 0 bytes."""
+        if size == 0:
+            return models.Block(0, 0)
         if self.faults.on_allocate is not None:
             self.faults.on_allocate(operator, size)
         with self._books():
@@ -161,10 +180,9 @@ class VirtualCard(Card):
             fault = self.faults.due()
             if fault is not None:
                 self._refusals += fault.form is not Form.ILLEGAL_ACCESS
-                error = exception_of(fault.form, want=size, text=self._sentence(size))
                 if not fault.late:
-                    raise error
-                self._late.append(error)
+                    raise exception_of(fault.form, want=size, text=self._sentence(size))
+                self._late.append(exception_of(fault.form, want=size, text=self._sentence(size)))
             limit = self.faults.max_allocation
             if limit is not None and size > limit:
                 self._refusals += 1
@@ -184,11 +202,14 @@ class VirtualCard(Card):
 
     def discharge(self, block: models.Block) -> None:
         """Free; in the middle of another entry (a collector's doing) it is put off."""
+        if block.size == 0:
+            return
         with self._lock:
             if self._busy:
                 self._deferred.append(block)
                 return
-            self._free(block)
+            with self._books():
+                self._free(block)
         self._tell()
 
     def workspace(self, operator: str, size: int) -> tuple[Any, bool]:
@@ -215,19 +236,29 @@ class VirtualCard(Card):
         return self.faults.element_ceiling
 
     def settle(self) -> None:
-        """Raise the oldest error that was kept back."""
+        """Count delayed frees, and raise the oldest error that was kept back."""
+        with self._books():
+            self._count_frees()
+        self._tell()
         if self._late:
             raise self._late.pop(0)
 
     # The books
 
     def _allocated(self) -> int:
-        return self._model.allocated - sum(block.size for block in self._waiting)
+        return self._model.allocated - self._waiting_bytes
 
     def _free(self, block: models.Block) -> None:
         if self.faults.delayed_frees:
             self._waiting.append(block)
+            self._waiting_bytes += block.size
         else:
+            self._model.give(block)
+
+    def _count_frees(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        for block in waiting:
+            self._waiting_bytes -= block.size
             self._model.give(block)
 
     @contextmanager
@@ -236,24 +267,17 @@ class VirtualCard(Card):
         with self._lock:
             outer, self._busy = self._busy, True
             try:
+                if not outer:
+                    self._free_deferred()
                 yield
+                if not outer:
+                    self._free_deferred()
             finally:
                 self._busy = outer
-                while not outer and self._deferred:
-                    self._free(self._deferred.pop())
 
-    def _grow(self, size: int) -> bool:
-        reserved = self._model.reserved + size
-        used = reserved + self.spec.context + self._others
-        if reserved <= self._cap and used <= self.spec.total:
-            return True
-        if self.faults.spill and reserved <= self._cap:
-            self.spilled = max(self.spilled, used - self.spec.total)
-            return True
-        return False
-
-    def _shrink(self, size: int) -> None:
-        del size
+    def _free_deferred(self) -> None:
+        while self._deferred:
+            self._free(self._deferred.pop())
 
     def _tell(self) -> None:
         if self._observers:
@@ -262,15 +286,11 @@ class VirtualCard(Card):
                 observer(allocated, reserved)
 
     def _sentence(self, size: int) -> str:
-        free = min(
-            self.spec.total - self.spec.context - self._others - self._model.reserved,
-            self._cap - self._model.reserved,
-        )
         return (
             f"{self.device} out of memory. Tried to allocate {format_bytes(size)}. "
             f"{self.name} has {format_bytes(self.spec.total)}, the limit is "
-            f"{format_bytes(self._cap)}; {format_bytes(max(free, 0))} is free; this process holds "
-            f"{format_bytes(self._allocated())} in tensors and "
+            f"{format_bytes(self._driver.cap)}; {format_bytes(self._driver.left)} is free; this "
+            f"process holds {format_bytes(self._allocated())} in tensors and "
             f"{format_bytes(self._model.reserved)} reserved."
         )
 

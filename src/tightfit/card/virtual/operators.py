@@ -8,6 +8,10 @@ from functools import cache
 from typing import Any
 
 import torch
+
+# The first operator on the meta device imports this, in the frames of whoever called it; import
+# machinery keeps those frames, and the tensors in them, until the collector comes by.
+import torch._dynamo
 from torch._ops import OpOverload
 
 HALVES = (torch.float16, torch.bfloat16)
@@ -121,29 +125,12 @@ def forecast(func: OpOverload, args: Any, kwargs: Any) -> Forecast | None:
 
 
 def _on_meta(func: OpOverload, args: Any, kwargs: Any) -> Forecast | None:
-    inputs: set[int] = set()
     shadows: dict[int, torch.Tensor] = {}
-
-    def shadow(value: Any) -> Any:
-        if isinstance(value, torch.Tensor):
-            known = shadows.get(id(value))
-            if known is None:
-                known = torch.empty_strided(
-                    value.shape, value.stride(), dtype=value.dtype, device="meta"
-                )
-                shadows[id(value)] = known
-                inputs.add(known.untyped_storage()._cdata)
-            return known
-        if isinstance(value, (list, tuple)):
-            return type(value)(map(shadow, value))
-        if isinstance(value, torch.device):
-            return torch.device("meta")
-        return value
-
     try:
-        results = func(*shadow(args), **{name: shadow(value) for name, value in kwargs.items()})
+        results = func(*_shadow(args, shadows), **_shadow(kwargs, shadows))
     except (RuntimeError, NotImplementedError, TypeError, ValueError):
         return None
+    inputs = {shadow.untyped_storage()._cdata for shadow in shadows.values()}
     storages: dict[int, int] = {}
     dtypes = []
     for tensor in tensors_in(results):
@@ -152,6 +139,24 @@ def _on_meta(func: OpOverload, args: Any, kwargs: Any) -> Forecast | None:
         if storage._cdata not in inputs:
             storages[storage._cdata] = storage.nbytes()
     return Forecast(tuple(storages.values()), tuple(dtypes))
+
+
+def _shadow(value: Any, shadows: dict[int, torch.Tensor]) -> Any:
+    """`value` with its tensors on the meta device; one shadow for each tensor, by its id."""
+    if isinstance(value, torch.Tensor):
+        known = shadows.get(id(value))
+        if known is None:
+            known = shadows[id(value)] = torch.empty_strided(
+                value.shape, value.stride(), dtype=value.dtype, device="meta"
+            )
+        return known
+    if isinstance(value, (list, tuple)):
+        return type(value)(_shadow(item, shadows) for item in value)
+    if isinstance(value, dict):
+        return {name: _shadow(item, shadows) for name, item in value.items()}
+    if isinstance(value, torch.device):
+        return torch.device("meta")
+    return value
 
 
 def _freeze(value: Any) -> Any:

@@ -15,7 +15,14 @@ import torch
 from torch._ops import OpOverload
 
 from tightfit.card.virtual.keeper import DEVICE_TYPE, Charge, Keeper, charges, keeper_at
-from tightfit.card.virtual.operators import HALVES, Facts, facts_of, forecast, tensors_in
+from tightfit.card.virtual.operators import (
+    HALVES,
+    Facts,
+    Forecast,
+    facts_of,
+    forecast,
+    tensors_in,
+)
 
 _aten = torch.ops.aten
 
@@ -83,19 +90,25 @@ class VirtualTensor(torch.Tensor):
     ) -> Any:
         outcome = _dispatch(func, args, kwargs or {})
         if type(outcome) is _Refusal:
-            # The frame that raises must not be one more holder of the arguments.
+            # The frame that raises must not be one more holder of the arguments, nor of the error:
+            # an error whose traceback leads to a frame that holds the error lives until the
+            # collector comes by, and so does all that its other frames hold.
             args = kwargs = None
-            raise outcome.error
+            raise outcome.pop()
         return outcome
 
 
 class _Refusal:
     """An allocation that failed, carried out of the frames that hold tensors."""
 
-    __slots__ = ("error",)
+    __slots__ = ("_errors",)
 
     def __init__(self, error: BaseException) -> None:
-        self.error = error.with_traceback(None)
+        self._errors = [error.with_traceback(None)]
+
+    def pop(self) -> BaseException:
+        """The error, which is not kept."""
+        return self._errors.pop()
 
 
 def wrap(payload: torch.Tensor, keeper: Keeper, *, operator: str = "to") -> VirtualTensor:
@@ -106,6 +119,19 @@ def wrap(payload: torch.Tensor, keeper: Keeper, *, operator: str = "to") -> Virt
     if charge is None:
         charge = Charge(keeper, keeper.charge(storage.nbytes(), operator), storage)
     return VirtualTensor(payload, charge)
+
+
+def fresh(make: Callable[[str], torch.Tensor], keeper: Keeper, *, operator: str) -> VirtualTensor:
+    """A new tensor, charged before it is made; `make` is given the device to make it on."""
+    shadow = make("meta")
+    keeper.computes(shadow.dtype)
+    block = keeper.charge(shadow.untyped_storage().nbytes(), operator)
+    try:
+        payload = make("cpu")
+    except BaseException:
+        keeper.discharge(block)
+        raise
+    return VirtualTensor(payload, Charge(keeper, block, payload.untyped_storage()))
 
 
 def _dispatch(func: OpOverload, args: Any, kwargs: dict[str, Any]) -> Any:
@@ -199,14 +225,20 @@ def _mutate(
         elif payload.shape != shell.shape or payload.stride() != shell.stride():
             _adopt(shell, payload, shell.charge)
     same = {id(payloads(value)): value for value in tensors_in((args, kwargs))}
-    return _replace(result, same)
+    try:
+        return _replace(result, same, keeper, str(func))
+    except (RuntimeError, MemoryError) as error:
+        result = None
+        return _Refusal(error)
 
 
-def _replace(value: Any, same: dict[int, torch.Tensor]) -> Any:
+def _replace(value: Any, same: dict[int, torch.Tensor], keeper: Keeper, operator: str) -> Any:
+    """The arguments that were written into, as they came in; other results are new."""
     if isinstance(value, torch.Tensor):
-        return same[id(value)]
+        known = same.get(id(value))
+        return wrap(value, keeper, operator=operator) if known is None else known
     if isinstance(value, (list, tuple)):
-        return type(value)(_replace(item, same) for item in value)
+        return type(value)(_replace(item, same, keeper, operator) for item in value)
     return value
 
 
@@ -220,42 +252,38 @@ def _compute(
 ) -> Any:
     """An operator with new results: charged first, computed after."""
     operator = str(func)
-    coming = forecast(func, plain, named)
+    coming = forecast(func, plain, named) or Forecast((), ())
     blocks: list[Any] = []
     workspace = None
-    other_bits = False
     try:
-        for dtype in coming.dtypes if coming is not None else ():
-            keeper.computes(dtype)
-        for size in coming.storages if coming is not None else ():
-            blocks.append(keeper.charge(size, operator))
-        if facts.computes:
-            given = sum(shell.charge.size for shell in shells)
-            workspace, other_bits = keeper.workspace(operator, given)
-    except (RuntimeError, MemoryError) as error:
-        for block in blocks:
-            keeper.discharge(block)
-        return _Refusal(error)
-    try:
-        result = _values(func, facts, plain, named, coming.dtypes if coming is not None else ())
-    except BaseException:
-        for block in blocks:
-            keeper.discharge(block)
-        raise
+        try:
+            for dtype in coming.dtypes:
+                keeper.computes(dtype)
+            for size in coming.storages:
+                blocks.append(keeper.charge(size, operator))
+            other_bits = False
+            if facts.computes:
+                given = sum(shell.charge.size for shell in shells)
+                workspace, other_bits = keeper.workspace(operator, given)
+        except (RuntimeError, MemoryError) as error:
+            return _Refusal(error)
+        result = _values(func, facts, plain, named, coming.dtypes)
+        ceiling = keeper.ceiling()
+        for tensor in tensors_in(result):
+            if other_bits and tensor.is_floating_point():
+                tensor.mul_(1 + 2**-12)
+            if ceiling is not None and tensor.numel() > ceiling:
+                tensor.zero_()
+        try:
+            return _wrap_all(result, shells, keeper, blocks, operator)
+        except (RuntimeError, MemoryError) as error:  # what no forecast foresaw is charged here
+            result = None
+            return _Refusal(error)
     finally:
         if workspace is not None:
             keeper.discharge(workspace)
-    ceiling = keeper.ceiling()
-    for tensor in tensors_in(result):
-        if other_bits and tensor.is_floating_point():
-            tensor.mul_(1 + 2**-12)
-        if ceiling is not None and tensor.numel() > ceiling:
-            tensor.zero_()
-    try:
-        return _wrap_all(result, shells, keeper, blocks, operator)
-    except torch.OutOfMemoryError as error:
-        result = None
-        return _Refusal(error)
+        for block in blocks:  # foreseen, and not needed
+            keeper.discharge(block)
 
 
 def _values(
@@ -334,6 +362,9 @@ def _attention(
     enable_gqa: bool = False,
 ) -> torch.Tensor:
     """Attention as the fused kernel that real cards run: no score matrix is ever allocated."""
+    if torch.is_autocast_enabled(DEVICE_TYPE):
+        low = torch.get_autocast_dtype(DEVICE_TYPE)
+        query, key, value = query.to(low), key.to(low), value.to(low)
     fused = (
         query.dim() == 4
         and query.shape[-1] == value.shape[-1]
