@@ -1,1 +1,20 @@
 """tightfit runs image and video diffusion models on the memory your card has."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tightfit.api import Frames, Result, Watching, decode, encode
+
+__all__ = ["Frames", "Result", "Watching", "decode", "encode"]
+__version__ = "0.1.0"
+
+
+def __getattr__(name: str) -> Any:
+    """The public names come from `tightfit.api` when they are first used: torch takes seconds."""
+    if name in __all__:
+        from tightfit import api
+
+        return getattr(api, name)
+    raise AttributeError(f"module `tightfit` has no attribute `{name}`")

@@ -1,5 +1,21 @@
-"""SPEAK THEIR WORDS: diffusers is imported here and nowhere else."""
+"""SPEAK THEIR WORDS: diffusers is imported here and nowhere else, and only when it is needed."""
 
-from tightfit.adapters.specs import Source, find_vae, load_vae, parse_dtype
+from tightfit.adapters.diffusers_vae import adapt
+from tightfit.adapters.specs import (
+    Source,
+    find_vae,
+    load_vae,
+    outline_vae,
+    parse_dtype,
+    stored_dtype,
+)
 
-__all__ = ["Source", "find_vae", "load_vae", "parse_dtype"]
+__all__ = [
+    "Source",
+    "adapt",
+    "find_vae",
+    "load_vae",
+    "outline_vae",
+    "parse_dtype",
+    "stored_dtype",
+]

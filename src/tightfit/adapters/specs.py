@@ -6,7 +6,7 @@ import json
 import re
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -42,6 +42,7 @@ class Source:
         path: the folder or file, None for random weights and hub ids.
         arguments: of the constructor, for random weights and known files.
         subfolder: within a hub repository.
+        upcast: its configuration says that float16 overflows.
     """
 
     spec: str
@@ -50,6 +51,7 @@ class Source:
     path: Path | None = None
     arguments: Mapping[str, Any] | None = None
     subfolder: str | None = None
+    upcast: bool = False
 
     @property
     def random(self) -> bool:
@@ -102,6 +104,41 @@ def load_vae(source: Source, *, dtype: torch.dtype | None = None) -> Vae:
     return adapt(module, random=source.random)
 
 
+def outline_vae(source: Source, *, dtype: torch.dtype | None = None) -> Vae | None:
+    """The VAE on the meta device: shapes without weights, to plan on before anything is read.
+
+    None where only loading would tell (a hub id).
+    """
+    from tightfit.adapters.diffusers_vae import adapt
+
+    cls = _class(source.class_name)
+    with torch.device("meta"):
+        if source.arguments is not None:
+            module: nn.Module = cls(**source.arguments)
+        elif source.path is not None:
+            module = cls.from_config(cls.load_config(source.path))
+        else:
+            return None
+    return adapt(_cast(module, dtype or stored_dtype(source)).eval().requires_grad_(False))
+
+
+def stored_dtype(source: Source) -> torch.dtype:
+    """What the weights are stored in, by the header of their file; float32 where there is none."""
+    from safetensors import safe_open
+
+    if source.path is None:
+        return torch.float32
+    files = [source.path] if source.path.is_file() else sorted(source.path.glob("*.safetensors"))
+    if not files:
+        return torch.float32
+    with safe_open(files[0], framework="pt") as file:
+        for key in file.keys():  # noqa: SIM118 (it is no dict)
+            dtype: torch.dtype = file.get_slice(key)[:0].dtype
+            if dtype.is_floating_point:
+                return dtype
+    return torch.float32
+
+
 def parse_dtype(name: str) -> torch.dtype | None:
     """``auto`` is None. Raises `UsageError` for an unknown name."""
     known = {
@@ -122,7 +159,7 @@ def _module(source: Source, dtype: torch.dtype | None) -> nn.Module:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(_SEED)
             module: nn.Module = cls(**source.arguments)
-        return module.to(dtype) if dtype else module
+        return _cast(module, dtype)
     if source.path is None:
         return _loaded(
             cls.from_pretrained(source.spec, subfolder=source.subfolder, torch_dtype=dtype)
@@ -130,6 +167,11 @@ def _module(source: Source, dtype: torch.dtype | None) -> nn.Module:
     if source.path.is_dir():
         return _loaded(cls.from_pretrained(source.path, torch_dtype=dtype, local_files_only=True))
     return _from_file(cls, source, dtype)
+
+
+def _cast(module: nn.Module, dtype: torch.dtype | None) -> nn.Module:
+    """All floating weights in `dtype`, without the advice that diffusers' own `to` logs."""
+    return module if dtype is None else nn.Module.to(module, dtype)
 
 
 def _loaded(module: nn.Module) -> nn.Module:
@@ -154,7 +196,7 @@ def _from_file(cls: Any, source: Source, dtype: torch.dtype | None) -> nn.Module
     with torch.device("meta"):
         module: nn.Module = cls(**source.arguments)
     module.load_state_dict(load_file(source.path), assign=True)
-    return module.to(dtype) if dtype else module
+    return _cast(module, dtype)
 
 
 def _mini(name: str) -> Path:
@@ -208,7 +250,7 @@ def _hub(spec: str) -> Source:
             continue
         if "_class_name" in config and config["_class_name"] in SUPPORTED:
             found = _described(spec, config["_class_name"], None, None, config)
-            return Source(spec, found.class_name, found.traits, subfolder=subfolder)
+            return replace(found, subfolder=subfolder)
     raise InputError(
         f"VAE `{spec}` is no folder or file here, and no VAE with that id could be fetched from "
         "the hub."
@@ -226,7 +268,10 @@ def _described(
     if class_name not in SUPPORTED:
         traits_of(class_name, {})
     full = {**_defaults(class_name), **(arguments or {}), **(config or {})}
-    return Source(spec, class_name, traits_of(class_name, full), path, arguments)
+    traits = traits_of(class_name, full)
+    return Source(
+        spec, class_name, traits, path, arguments, upcast=bool(full.get("force_upcast", False))
+    )
 
 
 def _defaults(class_name: str) -> dict[str, Any]:

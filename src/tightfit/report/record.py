@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 REPORT_VERSION = 1
@@ -54,6 +54,14 @@ class Report:
     error: str | None = None
     seconds: float = 0.0
     version: int = REPORT_VERSION
+
+    def with_output(self, **facts: Any) -> Report:
+        """The same report, with more about the output."""
+        return replace(self, output={**self.output, **facts})
+
+    def with_adjusted(self, *notes: str) -> Report:
+        """The same report, with more that was changed."""
+        return replace(self, adjusted=[*self.adjusted, *notes])
 
     def as_dict(self) -> dict[str, Any]:
         """JSON values, the version first."""

@@ -109,9 +109,9 @@ class Job:
         the model raises. Whatever happens, the card then holds what it held before.
         """
         before = self.card.read()
-        ladder = self._ladder()
+        ladder = self.ladder()
         adjusted: list[str] = []
-        estimator = Estimator(self.vae, self.direction, _FACTORS.get(self.card.allocator, _FACTOR))
+        estimator = self._estimator()
         with (
             self.card.cap(self.request.budget),
             self.card.observe(self.recorder.memory),
@@ -145,7 +145,8 @@ class Job:
             adjusted=tuple(adjusted),
         )
 
-    def _ladder(self) -> Ladder:
+    def ladder(self) -> Ladder:
+        """A ladder on this job's card, at its top."""
         return Ladder(
             self.card,
             self.request.budget,
@@ -210,32 +211,49 @@ class Job:
         estimator: Estimator,
         adjusted: list[str],
     ) -> torch.Tensor:
+        stage = self.stage(source)
+        last_resort = self._last_resort(stack, source)
+        if loaded is None:
+            return ladder.climb(stage, last_resort)
+        rungs = self.rungs(loaded, estimator, adjusted)
+        return ladder.climb(stage, chain(rungs.in_order(self._evict(ladder)), last_resort))
+
+    def stage(self, source: torch.Tensor) -> Stage:
+        """This job in words."""
         name = self.vae.traits.name
         words = "x".join(map(str, source.shape[2:]))
-        stage = Stage(
+        return Stage(
             self.direction,
             f"Not enough memory to {self.direction} {words} with {name}.",
             _ADVICE,
             lesson=f"{name}|{self.direction}|{self.vae.dtype}|{tuple(source.shape)}|"
             f"{self.card.name}|{self.request.budget}",
         )
-        if loaded is None:
-            return ladder.climb(stage, self._last_resort(stack, source))
-        rungs = VaeRungs(
+
+    def rungs(
+        self,
+        loaded: torch.Tensor,
+        estimator: Estimator | None = None,
+        adjusted: list[str] | None = None,
+    ) -> VaeRungs:
+        """The ways to code `loaded`, which lies on the card, the host, or (to plan) on meta."""
+        return VaeRungs(
             vae=self.vae,
             direction=self.direction,
             source=loaded,
             device=self.card.device,
             call=self._call(),
-            estimator=estimator,
+            estimator=estimator or self._estimator(),
             fine=self.request.estimate,
             wish=self.request.wish,
             before_call=self.cancel.check,
             progress=self._tell,
-            adjusted=adjusted,
+            adjusted=[] if adjusted is None else adjusted,
         )
-        climbed = chain(rungs.in_order(self._evict(ladder)), self._last_resort(stack, source))
-        return ladder.climb(stage, climbed)
+
+    def _estimator(self) -> Estimator:
+        factor = _FACTORS.get(self.card.allocator, _FACTOR)
+        return Estimator(self.vae, self.direction, factor)
 
     def _last_resort(self, stack: ExitStack, source: torch.Tensor) -> Iterator[Rung[torch.Tensor]]:
         """The host, where that is allowed: the weights leave the card, the masters compute."""
@@ -246,7 +264,7 @@ class Job:
             stack.close()
             call = self.vae.call(self.direction)
             with torch.no_grad():
-                return torch.cat([call(item) for item in source.split(1)])
+                return torch.cat([call(item) for item in torch.split(source, 1)])
 
         yield Rung("cpu", run)
 

@@ -195,7 +195,7 @@ class Ladder:
                     self.attempts.append(attempt)
                 return values[0]
             self.attempts.append(attempt)
-        raise self._shortage(stage, last, self.attempts[first:])
+        raise self.shortage(stage, last, self.attempts[first:])
 
     def _prepare(self, prepare: Callable[[], int]) -> int:
         """Bytes that `prepare` freed; one that fails is noted and freed nothing."""
@@ -327,9 +327,10 @@ class Ladder:
             )
         )
 
-    def _shortage(
+    def shortage(
         self, stage: Stage, last: Rung[T] | None, attempts: list[Attempt]
     ) -> MemoryShortage:
+        """The error that says what `stage` needs (by its `last` rung) and what there is."""
         reading = self.card.read()
         held = reading.allocated if reading.allocated is not None else self._assumed_held
         usable = self.room() + held

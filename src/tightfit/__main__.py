@@ -1,0 +1,5 @@
+"""`python -m tightfit` is the command `tightfit`."""
+
+from tightfit.cli import main
+
+main()

@@ -1,0 +1,68 @@
+"""`tightfit decode`: a latent file to a picture, a clip, or a folder of frames."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tightfit.cli import options as o
+
+
+def decode(
+    source: Annotated[
+        Path, typer.Argument(metavar="LATENT.safetensors", help="What encode wrote.")
+    ],
+    out: Annotated[
+        Path, typer.Option("-o", "--out", metavar="OUT.png|.mp4|DIR", help="Where frames go.")
+    ],
+    vae: o.VaeSpec,
+    card: o.CardName = None,
+    vram: o.Vram = None,
+    reserve_vram: o.ReserveVram = None,
+    vram_mode: o.VramMode = "auto",
+    allocator: o.Allocator = None,
+    dtype: o.Dtype = "auto",
+    tile: o.TileSize = "auto",
+    overlap: o.Overlap = None,
+    no_estimate: o.NoEstimate = False,
+    allow_cpu: o.AllowCpu = False,
+    report: o.ReportFile = None,
+    trace: o.TraceFile = None,
+    verbose: o.Verbose = False,
+    quiet: o.Quiet = False,
+) -> None:
+    """Decode a latent file to a picture, a clip, or a folder of frames."""
+    from tightfit.cli.allocator import prepare
+
+    prepare(allocator, card)
+    from tightfit import api
+    from tightfit.cli import show
+    from tightfit.cli.output import check_output, write_output
+
+    voice = o.Voice(verbose, quiet, report, trace)
+    show.check_records(voice)
+    check_output(out, source)
+    with show.watched(voice, "decode") as watching:
+        result = api.decode(
+            source,
+            vae=vae,
+            card=card,
+            vram=vram,
+            reserve=reserve_vram,
+            mode=vram_mode,
+            allocator=allocator,
+            tile=tile,
+            overlap=overlap,
+            dtype=dtype,
+            estimate=not no_estimate,
+            allow_cpu=allow_cpu,
+            watching=watching,
+        )
+        notes = write_output(out, result.value)
+    done = result.report.with_output(path=str(out)).with_adjusted(*notes)
+    show.write_report(voice, done)
+    show.tell(voice, done)
+    count, _, height, width = result.value.pixels.shape
+    show.wrote(voice, out, f"{count} {'frame' if count == 1 else 'frames'} of {width}x{height}")

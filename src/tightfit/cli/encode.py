@@ -1,0 +1,92 @@
+"""`tightfit encode`: a picture or a clip to a latent file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tightfit.cli import options as o
+
+
+def encode(
+    source: Annotated[Path, typer.Argument(metavar="IN", help="Picture, clip or frame folder.")],
+    out: Annotated[
+        Path, typer.Option("-o", "--out", metavar="OUT.safetensors", help="The latent file.")
+    ],
+    vae: o.VaeSpec,
+    keep_alpha: Annotated[
+        bool, typer.Option("--keep-alpha", help="Keep alpha beside the latent.")
+    ] = False,
+    background: Annotated[
+        str, typer.Option("--background", metavar="C", help="Laid under alpha: white, #rrggbb.")
+    ] = "white",
+    frames: Annotated[
+        str | None, typer.Option("--frames", metavar="A:B:S", help="Which frames of a clip.")
+    ] = None,
+    fps: Annotated[
+        str | None, typer.Option("--fps", metavar="X", help="Pick frames by time at this rate.")
+    ] = None,
+    pad: Annotated[
+        str,
+        typer.Option("--pad", help="repeat the last frame up to a legal length, or trim frames."),
+    ] = "repeat",
+    sample: Annotated[
+        int | None,
+        typer.Option("--sample", metavar="SEED", help="Draw from the posterior, not its mode."),
+    ] = None,
+    card: o.CardName = None,
+    vram: o.Vram = None,
+    reserve_vram: o.ReserveVram = None,
+    vram_mode: o.VramMode = "auto",
+    allocator: o.Allocator = None,
+    dtype: o.Dtype = "auto",
+    tile: o.TileSize = "auto",
+    overlap: o.Overlap = None,
+    no_estimate: o.NoEstimate = False,
+    allow_cpu: o.AllowCpu = False,
+    report: o.ReportFile = None,
+    trace: o.TraceFile = None,
+    verbose: o.Verbose = False,
+    quiet: o.Quiet = False,
+) -> None:
+    """Encode a picture or a clip to a latent file, whole if it fits and in tiles if not."""
+    from tightfit.cli.allocator import prepare
+
+    prepare(allocator, card)
+    from tightfit import api
+    from tightfit.cli import show
+    from tightfit.media.files import check_writable
+    from tightfit.media.latents import LATENT_KINDS, save_latent
+
+    voice = o.Voice(verbose, quiet, report, trace)
+    show.check_records(voice)
+    check_writable(out, LATENT_KINDS)
+    with show.watched(voice, "encode") as watching:
+        result = api.encode(
+            source,
+            vae=vae,
+            card=card,
+            vram=vram,
+            reserve=reserve_vram,
+            mode=vram_mode,
+            allocator=allocator,
+            tile=tile,
+            overlap=overlap,
+            dtype=dtype,
+            estimate=not no_estimate,
+            allow_cpu=allow_cpu,
+            frames=frames,
+            fps=fps,
+            pad=pad,
+            keep_alpha=keep_alpha,
+            background=background,
+            sample=sample,
+            watching=watching,
+        )
+        save_latent(out, result.value)
+    show.write_report(voice, result.report.with_output(path=str(out)))
+    show.tell(voice, result.report)
+    shape = "x".join(map(str, result.value.latent.shape))
+    show.wrote(voice, out, f"latent {shape} of {result.value.vae}")

@@ -1,0 +1,48 @@
+"""Writing decoded frames in the form that the output's name asks for."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from pathlib import Path
+
+from tightfit.api import Frames
+from tightfit.errors import UsageError
+from tightfit.media.clip_writer import CLIP_KINDS, ClipWriter
+from tightfit.media.files import FOLDER, check_writable
+from tightfit.media.frame_folder import FrameFolderWriter
+from tightfit.media.latents import probe_latent
+from tightfit.media.picture import PICTURE_KINDS, write_picture
+
+_RATE = Fraction(24)
+_CHUNK = 16
+
+
+def check_output(out: Path, latent: Path) -> None:
+    """Refuse, before any model is loaded, an output that cannot hold what `latent` holds."""
+    check_writable(out, (*PICTURE_KINDS, *CLIP_KINDS, FOLDER))
+    header = probe_latent(latent)
+    several = (header.frames or 1) > 1 or header.latent.shape[0] > 1
+    if several and out.suffix.lower() in PICTURE_KINDS:
+        raise UsageError(
+            f"{latent} holds {header.frames or header.latent.shape[0]} frames, and {out} is one "
+            "picture: give an .mp4 or a folder."
+        )
+
+
+def write_output(out: Path, frames: Frames) -> tuple[str, ...]:
+    """Write `frames` to `out`; what had to be done to the picture for it."""
+    if out.suffix.lower() in PICTURE_KINDS:
+        write_picture(out, frames.pixels[0])
+        return ()
+    count, channels, height, width = frames.pixels.shape
+    if channels == 4 and out.suffix.lower() in CLIP_KINDS:
+        raise UsageError(f"{out} holds no alpha, which was kept: give a .png.")
+    if out.suffix.lower() in CLIP_KINDS:
+        with ClipWriter(out, width, height, frames.fps or _RATE) as writer:
+            for start in range(0, count, _CHUNK):
+                writer.write(frames.pixels[start : start + _CHUNK])
+        return writer.notes
+    with FrameFolderWriter(out) as folder:
+        for start in range(0, count, _CHUNK):
+            folder.write(frames.pixels[start : start + _CHUNK])
+    return ()

@@ -1,0 +1,114 @@
+"""Printing: progress, the one info line, and errors. Notices go to stderr."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from tightfit.api import Watching
+from tightfit.cli.options import Voice
+from tightfit.errors import InputError, TightfitError, UsageError
+from tightfit.media.files import check_writable, whole_file
+from tightfit.report.record import Report
+
+notices = Console(stderr=True, highlight=False, soft_wrap=True)
+results = Console(highlight=False, soft_wrap=True)
+
+
+def check_records(voice: Voice) -> None:
+    """Refuse, before any work, a report or trace that could not be written."""
+    if voice.verbose and voice.quiet:
+        raise UsageError("-v and -q contradict each other: drop one of the two.")
+    for path in (voice.report, voice.trace):
+        if path is not None:
+            check_writable(path, (path.suffix.lower(),))
+            if not path.suffix:
+                raise InputError(f"Cannot write {path}: give it a suffix, such as .json.")
+
+
+@contextmanager
+def watched(voice: Voice, title: str) -> Iterator[Watching]:
+    """A progress bar while inside; afterwards, also on error, the records are written."""
+    watching = Watching()
+    bar = Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        console=notices,
+        transient=True,
+        disable=voice.quiet or not notices.is_terminal,
+    )
+    with bar:
+        task = bar.add_task(title, total=None)
+
+        def progress(rung: str, done: int, total: int) -> None:
+            bar.update(task, description=f"{title}, {rung}", completed=done, total=total)
+
+        watching.progress = progress
+        try:
+            yield watching
+        except TightfitError as error:
+            if isinstance(error.report, Report):
+                write_report(voice, error.report)
+            raise
+        finally:
+            if voice.trace is not None:
+                with whole_file(voice.trace) as part:
+                    watching.recorder.write(part)
+
+
+def write_report(voice: Voice, report: Report) -> None:
+    """Write the report, if one was asked for."""
+    if voice.report is not None:
+        with whole_file(voice.report) as part:
+            part.write_text(report.to_json(), encoding="utf-8")
+
+
+def tell(voice: Voice, report: Report) -> None:
+    """One line when a rung below the first was used; every try with -v."""
+    if voice.quiet:
+        return
+    if voice.verbose:
+        for attempt in report.attempts:
+            reason = f": {attempt['reason']}" if attempt["reason"] else ""
+            notices.print(
+                escape(f"  {attempt['stage']}, {attempt['rung']}: {attempt['outcome']}{reason}")
+            )
+        for line in (*report.adjusted, *report.warnings):
+            notices.print(escape(f"  {line}"))
+    coded = [a for a in report.attempts if a["stage"] == report.command]
+    if len(coded) > 1:
+        why = coded[0]["reason"] or coded[0]["outcome"]
+        how = "did not fit" if coded[0]["outcome"] == "skipped" else "ran out of memory"
+        detail = f" ({why})" if coded[0]["outcome"] == "skipped" else ""
+        notices.print(
+            escape(
+                f"info: {report.command}d in {coded[-1]['rung']}, complete; "
+                f"{coded[0]['rung']} {how}{detail}."
+            )
+        )
+
+
+def wrote(voice: Voice, path: Path, what: str) -> None:
+    """The result's line on stdout."""
+    if not voice.quiet:
+        results.print(escape(f"{path}: {what}"))
+
+
+def complain(error: BaseException) -> None:
+    """An error for people: our own message, or one line for what others raised."""
+    if isinstance(error, TightfitError):
+        notices.print(f"[red]error:[/red] {escape(str(error))}")
+        return
+    first = (str(error).strip() or type(error).__name__).splitlines()[0]
+    notices.print(
+        f"[red]error:[/red] {escape(f'The job failed: {type(error).__name__}: {first}')}\n"
+        "Nothing was written. Try: run again with -v, or with --card cpu to see whether the card "
+        "is the reason."
+    )

@@ -1,0 +1,117 @@
+"""Memory over time as text, from the events of a trace."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tightfit.units import format_bytes
+
+_EIGHTHS = " ▁▂▃▄▅▆▇█"
+_LABEL = 10
+
+
+@dataclass(frozen=True)
+class Phase:
+    """A stretch of time with a name, in seconds of the trace."""
+
+    name: str
+    start: float
+    stop: float
+    failed: bool = False
+
+
+def chart(
+    events: Sequence[Mapping[str, Any]], *, budget: int, width: int = 78, height: int = 12
+) -> list[str]:
+    """Lines of text: allocated memory over time, the budget above it, and the tries below.
+
+    Full blocks reach up to the least that was held in a column's time; shaded ones to the most.
+
+    Args:
+        events: of a trace, in order; `memory`, `attempt`, `oom`, `done` and `baseline` are read.
+        budget: bytes at the top line.
+        width, height: of the whole in characters and of the plot in rows.
+    """
+    samples = [(e["t"], e["allocated_bytes"]) for e in events if e["event"] == "memory"]
+    if len(samples) < 2:
+        return ["(no memory events)"]
+    columns = max(10, width - _LABEL)
+    start, stop = samples[0][0], max(samples[-1][0], samples[0][0] + 1e-6)
+    lows, highs = _columns(samples, start, stop, columns)
+    top = max(budget, *highs)
+    lines = [f"{format_bytes(top):>{_LABEL - 2}} ┬{'─' * columns} budget"[: width + 1]]
+    for row in range(height, 0, -1):
+        cells = "".join(
+            _cell(low * height / top, high * height / top, row)
+            for low, high in zip(lows, highs, strict=True)
+        )
+        label = format_bytes(top * (row - 1) // height) if (row - 1) % 4 == 0 else ""
+        lines.append(f"{label:>{_LABEL - 2}} {'┤' if label else '│'}{cells}")
+    lines.append(" " * (_LABEL - 1) + "└" + "─" * columns)
+    lines.extend(_captions(phases(events), start, stop, columns))
+    return lines
+
+
+def phases(events: Sequence[Mapping[str, Any]]) -> list[Phase]:
+    """The tries of the trace."""
+    found: list[Phase] = []
+    began: tuple[str, float] | None = None
+    for event in events:
+        kind = event["event"]
+        if kind == "attempt" and event["stage"] != "load":
+            began = (f"{event['stage']}, {event['rung']}", event["t"])
+        elif kind in ("oom", "done") and began is not None and event["stage"] != "load":
+            found.append(Phase(began[0], began[1], event["t"], failed=kind == "oom"))
+            began = None
+    return found
+
+
+def _columns(
+    samples: Sequence[tuple[float, int]], start: float, stop: float, columns: int
+) -> tuple[list[int], list[int]]:
+    """Least and most per column; a column without samples goes on with the last value."""
+    lows: list[int | None] = [None] * columns
+    highs: list[int | None] = [None] * columns
+    for at, value in samples:
+        column = min(columns - 1, int((at - start) / (stop - start) * columns))
+        low, high = lows[column], highs[column]
+        lows[column] = value if low is None else min(low, value)
+        highs[column] = value if high is None else max(high, value)
+    full_lows, full_highs = [], []
+    last = 0
+    for low, high in zip(lows, highs, strict=True):
+        full_lows.append(last if low is None else low)
+        full_highs.append(last if high is None else high)
+        last = full_lows[-1]
+    return full_lows, full_highs
+
+
+def _cell(low: float, high: float, row: int) -> str:
+    """One character of row `row` (1 is the lowest); heights are in rows."""
+    if low >= row:
+        return "█"
+    if high >= row:
+        return "░" if low <= row - 1 else "▓"
+    if high > row - 1:
+        return _EIGHTHS[max(1, min(8, round((high - (row - 1)) * 8)))]
+    return " "
+
+
+def _captions(found: Sequence[Phase], start: float, stop: float, columns: int) -> list[str]:
+    lines = []
+    for phase in found:
+        first = min(columns - 1, int((phase.start - start) / (stop - start) * columns))
+        last = min(columns, max(first + 1, int((phase.stop - start) / (stop - start) * columns)))
+        mark = "✗" if phase.failed else "✓"
+        text = f"{mark} {phase.name}{': out of memory' if phase.failed else ''}"
+        bar = "╶" * (last - first)
+        room = columns - last
+        line = (
+            " " * first + bar + " " + text
+            if len(text) + 1 <= room
+            else " " * max(0, first - len(text) - 1) + text[-columns:] + " " + bar
+        )
+        lines.append(" " * _LABEL + line)
+    return lines

@@ -1,0 +1,34 @@
+"""Refusing a job that cannot fit before its weights are read."""
+
+from __future__ import annotations
+
+import torch
+
+from tightfit.card import Card
+from tightfit.run.job import Job, Request
+from tightfit.run.ladder import Rung
+from tightfit.run.vae import Direction, Vae
+from tightfit.weigh import weight_bytes
+
+
+def preflight(
+    outline: Vae, direction: Direction, card: Card, request: Request, shape: tuple[int, ...]
+) -> None:
+    """Raise `MemoryShortage` if weights and the smallest rung are above the room.
+
+    Args:
+        outline: the VAE on the meta device.
+        shape: of the source, [B,C,…].
+    """
+    if not request.estimate or request.allow_cpu or request.evict is not None:
+        return
+    job = Job(outline, direction, card, request)
+    ladder = job.ladder()
+    source = torch.empty(shape, dtype=outline.dtype, device="meta")
+    weights = weight_bytes(outline.module)
+    last = list(job.rungs(source).in_order(None))[-1]
+    inside = last.need()
+    if inside is None or weights + inside <= ladder.room():
+        return
+    whole = Rung(last.name, last.run, need=lambda: weights + inside)
+    raise ladder.shortage(job.stage(source), whole, [])
