@@ -50,7 +50,7 @@ def adapt(module: nn.Module, *, random: bool = False) -> Vae:
         decode,
         sample=draw,
         reset=lambda: _reset(module),
-        dtype=next(module.parameters()).dtype,
+        dtype=next(weights(module)).tensor.dtype,
         identity=weights_hash(module),
         random=random,
     )
