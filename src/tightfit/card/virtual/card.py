@@ -55,7 +55,7 @@ class VirtualCard(Card):
         self._busy = False
         self._deferred: list[models.Block] = []
         # The allocator knows the driver and not the card: a card that nobody holds is gone at once.
-        self._driver = Driver(spec.total, spec.context, spec.others, spec.total, self.faults)
+        self._driver = Driver(spec.total, spec.context, spec.others, self.faults)
         self._model = _model(spec, self._driver.grow, self._driver.shrink)
         with _opening:
             free = (index for index in range(_MOST_CARDS) if index not in keepers)
@@ -127,7 +127,7 @@ class VirtualCard(Card):
     def cap(self, budget: int) -> Iterator[None]:
         """While inside, reserved stays at or below `budget`; a tighter cap outside stays."""
         before = self._driver.cap
-        self._driver.cap = min(before, budget)
+        self._driver.cap = budget if before is None else min(before, budget)
         if self._driver.reserved > self._driver.cap:
             self.trim()
         try:
@@ -286,11 +286,13 @@ class VirtualCard(Card):
                 observer(allocated, reserved)
 
     def _sentence(self, size: int) -> str:
+        cap = self._driver.cap
+        limit = "" if cap is None else f", the limit is {format_bytes(cap)}"
         return (
             f"{self.device} out of memory. Tried to allocate {format_bytes(size)}. "
-            f"{self.name} has {format_bytes(self.spec.total)}, the limit is "
-            f"{format_bytes(self._driver.cap)}; {format_bytes(self._driver.left)} is free; this "
-            f"process holds {format_bytes(self._allocated())} in tensors and "
+            f"{self.name} has {format_bytes(self.spec.total)}{limit}; "
+            f"{format_bytes(self._driver.left)} is free; this process holds "
+            f"{format_bytes(self._allocated())} in tensors and "
             f"{format_bytes(self._model.reserved)} reserved."
         )
 

@@ -15,8 +15,8 @@ class Driver:
         total: what the card has.
         context: what the device context takes off it.
         others: what other programs hold.
-        cap: this process may not reserve more.
         faults: the switches of the card.
+        cap: this process may not reserve more; None is no limit.
         reserved: what this process holds.
         spilled: the most that was ever granted over the card's size, in spill mode.
     """
@@ -24,8 +24,8 @@ class Driver:
     total: int
     context: int
     others: int
-    cap: int
     faults: Faults
+    cap: int | None = None
     reserved: int = 0
     spilled: int = 0
 
@@ -37,11 +37,12 @@ class Driver:
     @property
     def left(self) -> int:
         """What this process may still reserve."""
-        return max(0, min(self.free, self.cap - self.reserved))
+        by_cap = self.free if self.cap is None else self.cap - self.reserved
+        return max(0, min(self.free, by_cap))
 
     def grow(self, size: int) -> bool:
         """Reserve `size` bytes more; False means refused."""
-        if self.reserved + size > self.cap:
+        if self.cap is not None and self.reserved + size > self.cap:
             return False
         over = size - self.free
         if over > 0 and not self.faults.spill:

@@ -49,6 +49,7 @@ class Facts:
         views: every result shares the storage of an argument.
         computes: it does arithmetic, so halves are computed in float32 and rounded.
         mixes: it takes host tensors beside card tensors.
+        answers: it gives a number rather than a tensor, so the host waits for it.
     """
 
     composite: bool
@@ -56,6 +57,7 @@ class Facts:
     views: bool
     computes: bool
     mixes: bool
+    answers: bool
 
 
 @dataclass(frozen=True)
@@ -83,6 +85,7 @@ def facts_of(func: OpOverload) -> Facts:
         views=views,
         computes=not mutates and not views and name not in _MOVES_ONLY,
         mixes=name in _TAKES_HOST_TENSORS,
+        answers=bool(returns) and not any("Tensor" in str(r.type) for r in returns),
     )
 
 

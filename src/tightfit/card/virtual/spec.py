@@ -61,7 +61,7 @@ def parse_virtual(text: str) -> tuple[VirtualSpec, ...]:
     if not 1 <= count <= 16:
         raise UsageError(f"card `virtual:{text}` asks for {count} cards: 1 to 16 can be opened.")
     named = _NAMED.get(body.lower())
-    if named is None and not body[:1].isdigit():
+    if named is None and not body.lstrip(".")[:1].isdigit():
         raise UsageError(
             f"card `virtual:{text}` is unknown: write virtual:SIZE such as virtual:6GiB, or one of "
             f"{', '.join(_NAMED)}."

@@ -252,7 +252,10 @@ def _compute(
 ) -> Any:
     """An operator with new results: charged first, computed after."""
     operator = str(func)
-    coming = forecast(func, plain, named) or Forecast((), ())
+    foreseen = forecast(func, plain, named)
+    if facts.answers or foreseen is None:
+        keeper.settle()  # the host needs a value, or a size that depends on values
+    coming = foreseen or Forecast((), ())
     blocks: list[Any] = []
     workspace = None
     try:

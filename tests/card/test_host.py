@@ -1,0 +1,59 @@
+"""The host's own memory as a card."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import psutil
+import pytest
+import torch
+
+from tightfit.card import host, open_card
+from tightfit.units import MIB
+
+
+def test_what_cannot_be_known_is_unknown() -> None:
+    """No allocator keeps books of the host: None, never 0."""
+    reading = open_card("cpu").read()
+    assert reading.allocated is reading.reserved is reading.peak_allocated is None
+    assert reading.slack is None
+    assert reading.held_by_others is not None
+
+
+def test_the_total_is_the_smaller_of_ram_and_the_cgroup(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A container's limit counts; ``max`` and an absent file are none."""
+    limit, none = tmp_path / "memory.max", tmp_path / "other"
+    monkeypatch.setattr(host, "_CGROUP_LIMITS", (limit, none))
+    assert open_card("cpu").read().total == psutil.virtual_memory().total
+    none.write_text("max\n")
+    limit.write_text(f"{64 * MIB}\n")
+    assert open_card("cpu").read().total == 64 * MIB
+
+
+def test_a_card_of_the_host_does_nothing_where_nothing_can_be_done() -> None:
+    """Capping, trimming, waiting and checking are allowed and change nothing."""
+    card = open_card("cpu")
+    with card.cap(1):
+        assert torch.ones(3).sum().item() == 3
+    card.reset_peaks()
+    card.trim()
+    card.sync()
+    card.check()
+    assert card.supports(torch.bfloat16)
+
+
+def test_memory_of_the_process_is_observed() -> None:
+    """Looked at on entry and on exit at least, as one figure for both."""
+    seen: list[tuple[int, int]] = []
+    with open_card("cpu").observe(lambda *figures: seen.append(figures)):
+        pass
+    assert len(seen) >= 2
+    assert all(allocated == reserved > MIB for allocated, reserved in seen)
+
+
+def test_a_generator_of_the_host_is_seeded() -> None:
+    """The same seed draws the same numbers."""
+    card = open_card("cpu")
+    assert torch.equal(*[torch.randn(4, generator=card.generator(7)) for _ in "ab"])
