@@ -79,7 +79,8 @@ def blend_weights(
 
     Where two spans overlap, the outer part of each has weight 0 (a tile is least right at its
     edge), and a linear ramp joins them in between. `margin` is the length of that outer part;
-    None is a quarter of the overlap. Never more than what leaves a ramp of one unit.
+    None is a quarter of the overlap. Overlaps of twice the margin or more leave out every unit
+    that is nearer to an edge than the margin; shorter ones keep a ramp of at least one unit.
     """
     raw = []
     for index, span in enumerate(spans):
@@ -106,7 +107,8 @@ def blend_weights(
 def _ramp(overlap: int, margin: int | None) -> list[float]:
     """Rising weights over an overlap: zeros, a line, ones; symmetric under reversal."""
     outer = overlap // 4 if margin is None else margin
-    outer = min(outer, max(0, (overlap - 1) // 2))
+    if 2 * outer > overlap:
+        outer = (overlap - 1) // 2
     rise = overlap - 2 * outer
     line = [(at + 0.5) / rise for at in range(rise)]
     return [0.0] * outer + line + [1.0] * outer

@@ -13,7 +13,8 @@ FLOOR = 8
 """No spatial tile is smaller than this many latent units, unless the axis itself is."""
 TIME_FLOOR = 2
 """No tile in time is shorter than this many latent units, unless the axis itself is."""
-_SHARES = (0.75, 0.5, 0.375, 0.25, 0.1875, 0.125, 0.0625, 0.03125)
+_OVERLAP_SHARE = 0.25
+_COUNTS = (1, *sorted({2**n for n in range(1, 20)} | {3 * 2**n for n in range(19)}))
 _FORMS = "auto, off, N, HxW or FRAMESxHxW in pixels and frames"
 _TILE = re.compile(r"(?:(\d+)x)?(\d+)x(\d+)|(\d+)")
 _OVERLAP = re.compile(r"(?:(\d+)x)?(\d+)")
@@ -127,22 +128,31 @@ def smaller_tiles(
 ) -> Iterator[tuple[int, ...]]:
     """Ever smaller tile sizes in latent units, down to the floor, each one once.
 
+    Sizes are those that n tiles per axis just cover with overlaps of a quarter, so that little is
+    computed twice: two tiles of half the axis would leave no overlap, and three would be needed.
+
     Args:
         axes: [time,] height, width (or length alone).
         start: begin below this size; None is the whole.
         time: the first axis is time and may be cut, once height and width are at the floor.
-        fine: also offer sizes between the halves (when a planner picks among them).
+        fine: split one axis at a time (when a planner picks), else all axes at once.
     """
     whole = tuple(axis.length for axis in axes)
     base = start or whole
     seen = {whole, base}
-    spatial = range(1 if len(axes) == 3 else 0, len(axes))
-    shares = _SHARES if fine else _SHARES[1::2]
+    space = range(1 if len(axes) == 3 else 0, len(axes))
+    steps = [0] * len(axes)
     current = base
-    for share in shares:
+    while any(current[at] > min(FLOOR, base[at]) for at in space):
+        if fine:
+            steps[max(space, key=lambda at: current[at])] += 1
+        else:
+            steps = [step + 2 for step in steps]
         sizes = list(base)
-        for at in spatial:
-            sizes[at] = max(min(FLOOR, base[at]), -int(-base[at] * share // 1))
+        for at in space:
+            count = _COUNTS[min(steps[at], len(_COUNTS) - 1)]
+            size = -int(-base[at] // (1 + (1 - _OVERLAP_SHARE) * (count - 1)))
+            sizes[at] = max(min(FLOOR, base[at]), size)
         current = tuple(sizes)
         if current not in seen:
             seen.add(current)
