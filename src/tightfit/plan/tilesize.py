@@ -147,7 +147,7 @@ def smaller_tiles(
         if fine:
             steps[max(space, key=lambda at: current[at])] += 1
         else:
-            steps = [step + 2 for step in steps]
+            steps = [step + 2 if step else 1 for step in steps]  # 2, 4, 8 … tiles
         sizes = list(base)
         for at in space:
             count = _COUNTS[min(steps[at], len(_COUNTS) - 1)]
