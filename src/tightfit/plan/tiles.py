@@ -108,7 +108,7 @@ def _ramp(overlap: int, margin: int | None) -> list[float]:
     """Rising weights over an overlap: zeros, a line, ones; symmetric under reversal."""
     outer = overlap // 4 if margin is None else margin
     if 2 * outer > overlap:
-        outer = (overlap - 1) // 2
+        outer = max(0, (overlap - 1) // 2)
     rise = overlap - 2 * outer
     line = [(at + 0.5) / rise for at in range(rise)]
     return [0.0] * outer + line + [1.0] * outer

@@ -51,7 +51,7 @@ def parse_tile(tile: str = "auto", overlap: str | None = None) -> TileWish:
         if not match:
             raise UsageError(f"--tile `{tile}` is not a tile: use {_FORMS}.")
         frames, height, width, side = (int(g) if g else None for g in match.groups())
-        wish = TileWish("size", side or height, side or width, frames)
+        wish = TileWish("size", *((side, side) if height is None else (height, width)), frames)
         if 0 in (wish.height, wish.width, frames):
             raise UsageError(f"--tile `{tile}` has a zero: use {_FORMS}.")
     if overlap is not None:
@@ -115,12 +115,28 @@ def wished_tile(
         if asked is None:
             sizes.append(axis.length)
             continue
-        units = max(floor, (asked - axis.lead) // axis.ratio + axis.lead)
-        covered = (units - axis.lead) * axis.ratio + axis.lead
+        units = max(floor, _units(asked, axis))
+        covered = _samples(units, axis)
         if covered != asked and units < axis.length:
             notes.append(f"tile {name} {asked} rounded to {covered}")
         sizes.append(min(units, axis.length))
-    return overlapped(tuple(sizes), wish, axes, halo=halo), tuple(notes)
+    tile = overlapped(tuple(sizes), wish, axes, halo=halo)
+    return tile, (*notes, *overlap_notes(tile, wish, axes))
+
+
+def overlap_notes(tile: Tile, wish: TileWish, axes: tuple[Axis, ...]) -> tuple[str, ...]:
+    """What became of the overlaps that were asked for, where `tile` has others."""
+    notes = []
+    for (axis, _, name, _), size, units in zip(
+        _per_axis(wish, axes), tile.sizes, tile.overlaps, strict=True
+    ):
+        wished = wish.overlap_frames if name == "frames" else wish.overlap
+        covered = _samples(units, axis)
+        if wished is None or size >= axis.length or wished == covered:
+            continue
+        of = " in frames" if name == "frames" else ""
+        notes.append(f"overlap{of} {wished} became {covered}")
+    return tuple(dict.fromkeys(notes))
 
 
 def smaller_tiles(
@@ -175,12 +191,22 @@ def overlapped(
             overlaps.append(0)
             continue
         if wished is not None:
-            units = min(wished // axis.ratio, size - 1)
+            units = min(_units(wished, axis), size - 1)
         else:
             wide = 2 * halo if halo is not None and name != "frames" else 0
             units = min(max(size // 4, wide), size * 3 // 4)
         overlaps.append(max(units, 1 if axis.lead else 0))
     return Tile(sizes, tuple(overlaps))
+
+
+def _units(samples: int, axis: Axis) -> int:
+    """Whole latent units in so many samples from a tile's beginning."""
+    return max(0, (samples - axis.lead) // axis.ratio + axis.lead)
+
+
+def _samples(units: int, axis: Axis) -> int:
+    """Samples of so many latent units at a tile's beginning."""
+    return max(0, (units - axis.lead) * axis.ratio + axis.lead)
 
 
 def _per_axis(

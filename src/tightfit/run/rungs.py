@@ -8,7 +8,14 @@ from dataclasses import dataclass, field
 import torch
 
 from tightfit.plan.tiles import Axis
-from tightfit.plan.tilesize import Tile, TileWish, overlapped, smaller_tiles, wished_tile
+from tightfit.plan.tilesize import (
+    Tile,
+    TileWish,
+    overlap_notes,
+    overlapped,
+    smaller_tiles,
+    wished_tile,
+)
 from tightfit.run.estimate import Estimator
 from tightfit.run.ladder import Rung
 from tightfit.run.tiling import lay_grid, run_tiled, run_whole
@@ -36,7 +43,7 @@ class VaeRungs:
         wish: what the user said about tiles.
         before_call: called before each call of the VAE; may raise to stop.
         progress: called after each call of the VAE.
-        adjusted: what was changed of what was wished, filled as rungs are made.
+        adjusted: what was changed of what was wished, filled as rungs are made and tried.
     """
 
     vae: Vae
@@ -72,7 +79,7 @@ class VaeRungs:
         wished: tuple[int, ...] | None = None
         if self.wish.mode == "size":
             tile, notes = wished_tile(self.wish, axes, halo=self.vae.traits.halo)
-            self.adjusted.extend(notes)
+            self._adjust(*notes)
             wished = tile.sizes
         if wished in (None, uncut):
             whole = self.whole(self.batch)
@@ -91,7 +98,7 @@ class VaeRungs:
         if self.wish.mode == "off":
             return
         if wished == uncut:
-            self.adjusted.append("the tile asked for covers everything, so a smaller one was tried")
+            self._adjust("the tile asked for covers everything, so a smaller one was tried")
         elif wished is not None:
             yield self.tiled(self._tile(wished))
         for sizes in smaller_tiles(
@@ -100,9 +107,7 @@ class VaeRungs:
             time=self.vae.traits.tiles_time,
             fine=self.fine,
         ):
-            if wished is not None:
-                self.adjusted.append(f"tiles made smaller than asked: {self._name(sizes)}")
-            yield self.tiled(self._tile(sizes))
+            yield self.tiled(self._tile(sizes), smaller_than_asked=wished is not None)
 
     def whole(self, batch: int) -> Rung[torch.Tensor]:
         """Everything of `batch` items in one call."""
@@ -130,13 +135,16 @@ class VaeRungs:
 
         return Rung(name, run, need=need, key=("whole", batch))
 
-    def tiled(self, tile: Tile) -> Rung[torch.Tensor]:
+    def tiled(self, tile: Tile, *, smaller_than_asked: bool = False) -> Rung[torch.Tensor]:
         """One item and one tile in each call."""
         grid = lay_grid(self.axes, tile, self.direction, self.vae.traits.halo)
         name = f"tiles {self._name(tile.sizes)}"
         total = grid.count * self.source.shape[0]
 
         def run() -> torch.Tensor:
+            if smaller_than_asked:
+                self._adjust(f"tiles made smaller than asked: {self._name(tile.sizes)}")
+            self._adjust(*overlap_notes(tile, self.wish, self.axes))
             return run_tiled(
                 self.call,
                 self.source,
@@ -165,6 +173,9 @@ class VaeRungs:
             size >= axis.length or overlap >= 2 * halo
             for axis, size, overlap in zip(self.axes, tile.sizes, tile.overlaps, strict=True)
         )
+
+    def _adjust(self, *notes: str) -> None:
+        self.adjusted.extend(note for note in notes if note not in self.adjusted)
 
     def _tile(self, sizes: tuple[int, ...]) -> Tile:
         return overlapped(sizes, self.wish, self.axes, halo=self.vae.traits.halo)
