@@ -20,15 +20,15 @@ from tightfit.media.clip import parse_frames
 from tightfit.media.latents import load_latent, save_latent
 from tightfit.report.chart import chart
 from tightfit.report.record import Report
-from tightfit.run.estimate import Estimator
 from tightfit.run.framing import to_source
+from tightfit.run.job import Job, Request
 from tightfit.run.vae import Vae
 from tightfit.units import MIB, format_bytes
 from tightfit.weigh import weight_bytes
 
 _VAE = "mini:wan2.1-vae"
 _MOST_FRAMES = 13
-_ROOM_FOR_ONE_TILE = 1.15
+_ROOM_FOR_ONE_TILE = 1.08
 
 
 @dataclass(frozen=True)
@@ -107,19 +107,16 @@ def _shrunk(clip: Path, frames: str | None, width: int) -> torch.Tensor:
 def _card_size(vae: Vae, pixels: torch.Tensor) -> tuple[int, int, int]:
     """A card for one tile but not for the clip: its size, and both needs, weights included."""
     source, _ = to_source(pixels, vae.traits)
-    shape = tuple(source.shape)
-    halves = tuple(max(64, -(-side // 16) * 8) for side in shape[3:])
-    planner = Estimator(vae, "encode", 1.0)
-    whole = planner.need(shape)
-    tile = planner.need((*shape[:3], *halves))
+    job = Job(vae, "encode", open_card("virtual:1TiB"), Request(2**40, estimate=False))
+    ways = job.rungs(torch.empty_like(source, device="meta")).in_order(None)
+    whole, tile = next(ways).need(), next(ways).need()
     if whole is None or tile is None:
         raise InputError("The demo's VAE cannot be planned with this version of PyTorch.")
     held = weight_bytes(vae.module) + source.nbytes
-    piece = source[..., : halves[0], : halves[1]].numel() * source.element_size()
-    size = held + int((tile + piece) * _ROOM_FOR_ONE_TILE)
+    size = -(-int((held + tile) * _ROOM_FOR_ONE_TILE) // MIB) * MIB
     if held + whole <= size:
-        raise InputError("The picture is too small to run out of memory: give a larger --input.")
-    return -(-size // MIB) * MIB, held + whole, held + tile + piece
+        raise InputError("The input is too small to run out of memory: give a larger --input.")
+    return size, held + whole, held + tile
 
 
 def _last(report: Report) -> str:

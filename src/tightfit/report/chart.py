@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -27,10 +28,11 @@ def chart(
 ) -> list[str]:
     """Lines of text: allocated memory over time, the budget above it, and the tries below.
 
-    Full blocks reach up to the least that was held in a column's time; shaded ones to the most.
+    Solid blocks reach up to the least that was held during a call of the model, which is what
+    stays when the call is over; light ones reach up to the most.
 
     Args:
-        events: of a trace, in order; `memory`, `attempt`, `oom`, `done` and `baseline` are read.
+        events: of a trace, in order; `memory`, `attempt`, `tile`, `oom` and `done` are read.
         budget: bytes at the top line.
         width, height: of the whole in characters and of the plot in rows.
     """
@@ -39,9 +41,10 @@ def chart(
         return ["(no memory events)"]
     columns = max(10, width - _LABEL)
     start, stop = samples[0][0], max(samples[-1][0], samples[0][0] + 1e-6)
-    lows, highs = _columns(samples, start, stop, columns)
+    cuts = [e["t"] for e in events if e["event"] in ("attempt", "tile", "oom", "done")]
+    lows, highs = _columns(samples, sorted(cuts), start, stop, columns)
     top = max(budget, *highs)
-    lines = [f"{format_bytes(top):>{_LABEL - 2}} ┬{'─' * columns} budget"[: width + 1]]
+    lines = [f"{format_bytes(top):>{_LABEL - 2}} ┬{'─' * (columns - 7)} budget"]
     for row in range(height, 0, -1):
         cells = "".join(
             _cell(low * height / top, high * height / top, row)
@@ -69,31 +72,38 @@ def phases(events: Sequence[Mapping[str, Any]]) -> list[Phase]:
 
 
 def _columns(
-    samples: Sequence[tuple[float, int]], start: float, stop: float, columns: int
+    samples: Sequence[tuple[float, int]],
+    cuts: Sequence[float],
+    start: float,
+    stop: float,
+    columns: int,
 ) -> tuple[list[int], list[int]]:
-    """Least and most per column; a column without samples goes on with the last value."""
-    lows: list[int | None] = [None] * columns
+    """Least (over the whole call that a column lies in) and most (over the column), in bytes."""
+    per_call: dict[int, int] = {}
+    calls: list[set[int]] = [set() for _ in range(columns)]
     highs: list[int | None] = [None] * columns
     for at, value in samples:
+        call = bisect_right(cuts, at)
+        per_call[call] = min(value, per_call.get(call, value))
         column = min(columns - 1, int((at - start) / (stop - start) * columns))
-        low, high = lows[column], highs[column]
-        lows[column] = value if low is None else min(low, value)
-        highs[column] = value if high is None else max(high, value)
-    full_lows, full_highs = [], []
-    last = 0
-    for low, high in zip(lows, highs, strict=True):
-        full_lows.append(last if low is None else low)
-        full_highs.append(last if high is None else high)
-        last = full_lows[-1]
-    return full_lows, full_highs
+        calls[column].add(call)
+        highs[column] = max(value, highs[column] or 0)
+    lows, full_highs = [], []
+    low = high = 0
+    for seen, most in zip(calls, highs, strict=True):
+        low = min((per_call[call] for call in seen), default=low)
+        high = low if most is None else most
+        lows.append(low)
+        full_highs.append(high)
+    return lows, full_highs
 
 
 def _cell(low: float, high: float, row: int) -> str:
     """One character of row `row` (1 is the lowest); heights are in rows."""
-    if low >= row:
+    if low >= row - 0.5:
         return "█"
     if high >= row:
-        return "░" if low <= row - 1 else "▓"
+        return "░"
     if high > row - 1:
         return _EIGHTHS[max(1, min(8, round((high - (row - 1)) * 8)))]
     return " "
