@@ -30,37 +30,36 @@ def dry_peak(call: Callable[[], object]) -> int:
 
 
 class _LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Counts storages on the meta device from their first appearance to their end."""
+
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.live = self.peak = 0
-        self._seen: dict[int, int] = {}
-        self._known: set[int] = set()
+        self._sizes: dict[int, int] = {}  # by address, which is used again; 0 for given ones
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         del types
         for leaf in tree_leaves((args, kwargs)):
             if isinstance(leaf, torch.Tensor):
-                key = leaf.untyped_storage()._cdata
-                if key not in self._seen:
-                    self._known.add(key)
+                self._count(leaf, given=True)
         result = func(*args, **(kwargs or {}))
         for leaf in tree_leaves(result):
             if isinstance(leaf, torch.Tensor):
-                self._count(leaf.untyped_storage())
+                self._count(leaf, given=False)
         return result
 
-    def _count(self, storage: torch.UntypedStorage) -> None:
+    def _count(self, tensor: torch.Tensor, *, given: bool) -> None:
+        storage = tensor.untyped_storage()
         key = storage._cdata
-        if key in self._seen or key in self._known:
+        if key in self._sizes or tensor.device.type != "meta":
             return
-        size = self._seen[key] = storage.nbytes()
+        size = self._sizes[key] = 0 if given else storage.nbytes()
         self.live += size
         self.peak = max(self.peak, self.live)
-        weakref.finalize(storage, self._drop, key, size)
+        weakref.finalize(storage, self._drop, key)
 
-    def _drop(self, key: int, size: int) -> None:
-        self._seen.pop(key, None)
-        self.live -= size
+    def _drop(self, key: int) -> None:
+        self.live -= self._sizes.pop(key)
 
 
 class _FusedAttention(TorchFunctionMode):
