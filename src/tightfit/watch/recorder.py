@@ -27,7 +27,8 @@ class Recorder:
         self._events: deque[dict[str, Any]] = deque(maxlen=limit)
         self._start = time.perf_counter()
         self._last = 0
-        self._lock = threading.Lock()
+        # Reentrant: a collection that strikes in here frees tensors, and frees are told to `memory`.
+        self._lock = threading.RLock()
         self.peak_allocated = 0
         self.peak_reserved = 0
         self.dropped = 0

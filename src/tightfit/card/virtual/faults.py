@@ -45,7 +45,7 @@ def exception_of(form: Form, *, want: int, text: str) -> Exception:
     return RuntimeError(message)
 
 
-@dataclass
+@dataclass(eq=False)
 class Planned:
     """One fault that waits for its allocation.
 
