@@ -1,0 +1,89 @@
+"""Every supported class runs whole and in tiles, through one interface."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import diffusers
+import pytest
+import torch
+
+from tests.clips import smooth
+from tightfit.adapters import adapt
+from tightfit.card import open_card
+from tightfit.run.framing import to_source
+from tightfit.run.job import Job, Request
+from tightfit.run.vae import Vae
+
+NARROW: dict[str, dict[str, Any]] = {
+    "AutoencoderKL": {
+        "block_out_channels": (8, 8, 16, 16),
+        "down_block_types": ("DownEncoderBlock2D",) * 4,
+        "up_block_types": ("UpDecoderBlock2D",) * 4,
+        "norm_num_groups": 8,
+    },
+    "AutoencoderKLFlux2": {"block_out_channels": (8, 8, 16, 16), "norm_num_groups": 8},
+    "AutoencoderKLWan": {"base_dim": 4},
+    "AutoencoderKLQwenImage": {"base_dim": 4},
+    "AutoencoderKLHunyuanVideo": {"block_out_channels": (8, 8, 16, 16), "norm_num_groups": 8},
+    "AutoencoderKLLTXVideo": {
+        "block_out_channels": (8, 8, 16, 16),
+        "decoder_block_out_channels": (8, 8, 16, 16),
+        "layers_per_block": (1, 1, 1, 1, 1),
+        "decoder_layers_per_block": (1, 1, 1, 1, 1),
+    },
+}
+
+
+def narrow(name: str) -> Vae:
+    """The class with few channels, seeded."""
+    torch.manual_seed(0)
+    module = getattr(diffusers, name)(**NARROW[name])
+    return adapt(module.eval().requires_grad_(False))
+
+
+def footage(vae: Vae) -> torch.Tensor:
+    """A source that is larger than the smallest tile, in sizes that the VAE takes."""
+    side = 10 * vae.traits.spatial
+    frames = 1 + vae.traits.temporal if vae.traits.axes == 3 else 1
+    return to_source(smooth(frames, 3, side, side + vae.traits.spatial), vae.traits)[0]
+
+
+@pytest.mark.parametrize("name", NARROW)
+def test_a_class_runs_whole_and_in_tiles(name: str) -> None:
+    """Sizes come back right, the budget holds, and nothing stays on the card."""
+    vae = narrow(name)
+    source = footage(vae)
+    card = open_card("virtual:4GiB")
+    whole = Job(vae, "encode", card, Request(2**32)).run(source)
+    assert whole.attempt.rung == "whole"
+    back = Job(vae, "decode", card, Request(2**32)).run(whole.value)
+    assert back.value.shape == source.shape
+    assert whole.peak_bytes is not None
+    assert whole.baseline_bytes is not None
+    budget = whole.peak_bytes - (whole.peak_bytes - whole.baseline_bytes) // 8
+    tiled = Job(vae, "encode", card, Request(budget)).run(source)
+    assert tiled.attempt.rung.startswith("tiles")
+    assert tiled.value.shape == whole.value.shape
+    assert tiled.peak_reserved_bytes is not None
+    assert tiled.peak_reserved_bytes <= budget
+    assert tiled.after_bytes == tiled.before_bytes == 0
+
+
+@pytest.mark.parametrize("name", NARROW)
+def test_a_class_is_predicted_by_a_dry_run(name: str) -> None:
+    """Predicted and measured peak on a virtual card are within 5 %."""
+    vae = narrow(name)
+    source = footage(vae)
+    done = Job(vae, "encode", open_card("virtual:4GiB"), Request(2**32)).run(source)
+    assert done.estimate.peak_bytes == pytest.approx(done.peak_bytes, rel=0.05)
+
+
+def test_a_vae_s_own_tiling_is_off_inside_and_restored_outside() -> None:
+    """Tiles are ours: the switches of diffusers are put back as the user had them."""
+    vae = narrow("AutoencoderKLHunyuanVideo")
+    assert vae.module.use_framewise_encoding is True
+    vae.module.use_tiling = True
+    Job(vae, "encode", open_card("virtual:4GiB"), Request(2**32)).run(footage(vae))
+    assert vae.module.use_framewise_encoding is True
+    assert vae.module.use_tiling is True

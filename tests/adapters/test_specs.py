@@ -1,0 +1,200 @@
+"""From a SPEC to a VAE."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from diffusers import AutoencoderKL, AutoencoderKLWan
+from safetensors.torch import save_file
+
+from tightfit.adapters import find_vae, load_vae, outline_vae, stored_dtype
+from tightfit.adapters.architectures import ARCHITECTURES
+from tightfit.errors import InputError, UsageError
+from tightfit.weigh import weight_bytes
+
+TRUE_PARAMETERS = {
+    "wan2.1-vae": 126_892_531,
+    "wan2.2-vae": 704_688_668,
+    "flux-vae": 83_819_683,
+    "flux.2-vae": 84_046_115,
+    "sdxl-vae": 83_653_863,
+    "qwen-image-vae": 126_892_531,
+    "hunyuan-video-vae": 246_478_803,
+    "ltx-video-vae": 419_193_649,
+}
+
+
+@pytest.fixture
+def saved(tmp_path: Path) -> Path:
+    """A small VAE that this test saves, as diffusers does."""
+    folder = tmp_path / "vae"
+    torch.manual_seed(3)
+    AutoencoderKLWan(base_dim=8).save_pretrained(folder)
+    return folder
+
+
+@pytest.mark.parametrize(("name", "count"), TRUE_PARAMETERS.items())
+def test_a_random_vae_has_its_true_size(name: str, count: int) -> None:
+    """Parameter counts are those of the published models."""
+    outline = outline_vae(find_vae(f"random:{name}"))
+    assert outline is not None
+    extra = 257 * 4 if name == "flux.2-vae" else 0  # batch norm statistics are buffers
+    assert weight_bytes(outline.module) - extra == pytest.approx(count * 4, abs=2048)
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_ratios_come_from_the_model(name: str) -> None:
+    """A meta run of the real network gives latents of the size that the traits promise."""
+    outline = outline_vae(find_vae(f"random:{name}"))
+    assert outline is not None
+    traits = outline.traits
+    sizes = (2, 3, 4) if traits.axes == 3 else (3, 4)
+    samples = tuple(axis.samples for axis in traits.latent_axes(sizes))
+    latent = outline.encode(torch.empty(1, 3, *samples, device="meta"))
+    assert tuple(latent.shape) == (1, traits.latent_channels, *sizes)
+    assert tuple(outline.decode(latent).shape) == (1, 3, *samples)
+
+
+def test_a_random_vae_is_seeded_and_says_so() -> None:
+    """Two loads are the same weights, labelled random; the caller's random state stays."""
+    state = torch.get_rng_state()
+    one = load_vae(find_vae("random:wan2.1-vae-mini"))
+    assert one.random
+    assert one.identity == load_vae(find_vae("random:wan2.1-vae-mini")).identity
+    assert torch.equal(state, torch.get_rng_state())
+
+
+def test_a_folder_loads_through_diffusers(saved: Path) -> None:
+    """Weights are those that were saved, and are not called random."""
+    vae = load_vae(find_vae(str(saved)))
+    again = AutoencoderKLWan.from_pretrained(saved)
+    x = torch.rand(1, 3, 1, 64, 64)
+    with torch.no_grad():
+        assert torch.equal(vae.encode(x), again.encode(x).latent_dist.mode())
+    assert not vae.random
+
+
+def test_a_pipeline_folder_gives_its_vae(saved: Path) -> None:
+    """The `vae` folder inside is found."""
+    source = find_vae(str(saved.parent))
+    assert source.class_name == "AutoencoderKLWan"
+    assert source.path == saved
+
+
+def test_a_file_loads_by_its_keys(saved: Path, tmp_path: Path) -> None:
+    """A safetensors file on its own is recognised by names and shapes."""
+    lone = tmp_path / "lone.safetensors"
+    lone.write_bytes((saved / "diffusion_pytorch_model.safetensors").read_bytes())
+    assert load_vae(find_vae(str(lone))).identity == load_vae(find_vae(str(saved))).identity
+
+
+def test_an_original_checkpoint_is_converted_by_diffusers(tmp_path: Path) -> None:
+    """A file in the original key names of a picture VAE loads through `from_single_file`."""
+    arguments = ARCHITECTURES["flux-vae"].arguments
+    with torch.device("meta"):
+        target = AutoencoderKL(**arguments)
+    keys = _original_names(target)
+    torch.manual_seed(0)
+    tensors = {new: torch.randn(shape) * 0.01 for new, shape in keys.items()}
+    path = tmp_path / "ae.safetensors"
+    save_file(tensors, path)
+    vae = load_vae(find_vae(str(path)))
+    assert vae.traits.latent_channels == 16
+    weight = vae.module.get_submodule("decoder.conv_in").weight
+    assert torch.equal(weight, tensors["decoder.conv_in.weight"])
+
+
+def test_half_precision_is_kept_as_stored(saved: Path, tmp_path: Path) -> None:
+    """The header tells the dtype, and loading keeps it."""
+    half = tmp_path / "half"
+    AutoencoderKLWan.from_pretrained(saved, torch_dtype=torch.bfloat16).save_pretrained(half)
+    source = find_vae(str(half))
+    assert stored_dtype(source) is torch.bfloat16
+    assert load_vae(source, dtype=stored_dtype(source)).dtype is torch.bfloat16
+
+
+def test_the_shipped_vae_is_found() -> None:
+    """`mini:wan2.1-vae` has weights that we trained, with their licence beside them."""
+    source = find_vae("mini:wan2.1-vae")
+    assert source.path is not None
+    assert (source.path / "LICENSE.md").is_file()
+    assert not load_vae(source).random
+
+
+@pytest.mark.parametrize("spec", ["random:nope", "mini:nope", "random:", "mini:"])
+def test_an_unknown_name_is_refused_with_the_list(spec: str) -> None:
+    """The message lists what there is."""
+    with pytest.raises(UsageError, match=r"wan2\.1-vae"):
+        find_vae(spec)
+
+
+def test_a_folder_without_a_vae_is_refused(tmp_path: Path) -> None:
+    """Also one whose configuration is no JSON or names another class."""
+    with pytest.raises(InputError, match=r"config\.json"):
+        find_vae(str(tmp_path))
+    (tmp_path / "config.json").write_text("{")
+    with pytest.raises(InputError, match="JSON"):
+        find_vae(str(tmp_path))
+    (tmp_path / "config.json").write_text(json.dumps({"_class_name": "UNet2DModel"}))
+    with pytest.raises(InputError, match="UNet2DModel"):
+        find_vae(str(tmp_path))
+
+
+def test_a_truncated_weight_file_is_refused(saved: Path) -> None:
+    """One sentence names the SPEC."""
+    path = saved / "diffusion_pytorch_model.safetensors"
+    path.write_bytes(path.read_bytes()[:-1000])
+    with pytest.raises(InputError, match="vae"):
+        load_vae(find_vae(str(saved)))
+
+
+def test_a_file_of_another_kind_is_refused(tmp_path: Path) -> None:
+    """A text file, and a safetensors file without a VAE."""
+    text = tmp_path / "a.safetensors"
+    text.write_text("not weights")
+    with pytest.raises(InputError, match="readable"):
+        find_vae(str(text))
+    other = tmp_path / "b.safetensors"
+    save_file({"x": torch.zeros(2)}, other)
+    with pytest.raises(InputError, match="no keys"):
+        find_vae(str(other))
+
+
+def test_a_name_that_is_nothing_is_refused() -> None:
+    """Neither a folder, nor a file, nor a hub id."""
+    with pytest.raises(InputError, match="neither"):
+        find_vae("no such thing")
+
+
+def _original_names(module: torch.nn.Module) -> dict[str, tuple[int, ...]]:
+    """The names of the original picture VAEs for a diffusers VAE of four stages."""
+    names = {}
+    for key, value in module.state_dict().items():
+        new = key
+        for at in range(4):
+            up = 3 - at
+            new = new.replace(f"up_blocks.{at}.resnets.", f"up.{up}.block.")
+            new = new.replace(f"up_blocks.{at}.upsamplers.0.", f"up.{up}.upsample.")
+            new = new.replace(f"down_blocks.{at}.resnets.", f"down.{at}.block.")
+            new = new.replace(f"down_blocks.{at}.downsamplers.0.", f"down.{at}.downsample.")
+        for at in range(2):
+            new = new.replace(f"mid_block.resnets.{at}.", f"mid.block_{at + 1}.")
+        new = new.replace("mid_block.attentions.0.", "mid.attn_1.")
+        new = new.replace("conv_norm_out", "norm_out").replace("conv_shortcut", "nin_shortcut")
+        shape = tuple(value.shape)
+        for ours, theirs in (
+            ("group_norm", "norm"),
+            ("to_q", "q"),
+            ("to_k", "k"),
+            ("to_v", "v"),
+            ("to_out.0", "proj_out"),
+        ):
+            if f"attn_1.{ours}." in new:
+                new = new.replace(f"attn_1.{ours}.", f"attn_1.{theirs}.")
+                if new.endswith("weight") and ours != "group_norm":
+                    shape = (*shape, 1, 1)
+        names[new] = shape
+    return names
