@@ -58,8 +58,7 @@ def run(arguments: Sequence[str]) -> int:
             typer.echo(f"error: {sentence}. See `tightfit --help`.", err=True)
         return BAD_USAGE
     except (typer.Abort, KeyboardInterrupt):
-        typer.echo("cancelled: nothing was written", err=True)
-        return CANCELLED
+        code = CANCELLED
     except TightfitError as error:
         _complain(error)
         return error.exit_code
@@ -68,6 +67,8 @@ def run(arguments: Sequence[str]) -> int:
         if {"-v", "--verbose"} & set(arguments):
             raise
         return FAILED
+    if code == CANCELLED:
+        typer.echo("cancelled: nothing was written", err=True)
     return code if isinstance(code, int) else DONE
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 import torch
@@ -109,7 +110,8 @@ def _card_size(vae: Vae, pixels: torch.Tensor) -> tuple[int, int, int]:
     source, _ = to_source(pixels, vae.traits)
     job = Job(vae, "encode", open_card("virtual:1TiB"), Request(2**40, estimate=False))
     ways = job.rungs(torch.empty_like(source, device="meta")).in_order(None)
-    whole, tile = next(ways).need(), next(ways).need()
+    needs = [way.need() for way in islice(ways, 2)]
+    whole, tile = needs[0], needs[-1]
     if whole is None or tile is None:
         raise InputError("The demo's VAE cannot be planned with this version of PyTorch.")
     held = weight_bytes(vae.module) + source.nbytes
