@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 import torch
 
 from tightfit.place import placed
+from tightfit.run.ladder import Keepsakes
 from tightfit.run.vae import Direction, Vae
 from tightfit.weigh import dry_peak
 
@@ -54,6 +56,7 @@ class Estimator:
 
     def _dry(self, shape: tuple[int, ...]) -> int | None:
         call: Callable[[torch.Tensor], torch.Tensor] = self.vae.call(self.direction)
+        keepsakes = Keepsakes(self.vae.module, device=torch.device("meta"))
         try:
             with placed(self.vae.module, "meta"):
                 source = torch.empty(shape, dtype=self.vae.dtype, device="meta")
@@ -61,7 +64,9 @@ class Estimator:
         except (RuntimeError, NotImplementedError, ValueError, TypeError):
             return None
         finally:
-            self.vae.reset()
+            with suppress(Exception):  # its own way may fail; by name never does
+                self.vae.reset()
+            keepsakes.drop()
         return int(peak * self.factor) + 2**16
 
     def line(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -14,7 +15,7 @@ from tightfit.place import placed
 from tightfit.plan.tilesize import TileWish
 from tightfit.run.cancel import Cancel
 from tightfit.run.estimate import Estimate, Estimator
-from tightfit.run.ladder import Attempt, Ladder, Lessons, Rung, Stage
+from tightfit.run.ladder import Attempt, Ladder, Lessons, Rung, Stage, leaving_nothing
 from tightfit.run.rungs import Progress, VaeRungs
 from tightfit.run.vae import Direction, Vae
 from tightfit.units import format_bytes
@@ -108,6 +109,10 @@ class Job:
         Raises `MemoryShortage` when no rung holds, `Cancelled` when asked to stop, and whatever
         the model raises. Whatever happens, the card then holds what it held before.
         """
+        with leaving_nothing(self.card):
+            return self._run(source)
+
+    def _run(self, source: torch.Tensor) -> Outcome:
         before = self.card.read()
         ladder = self.ladder()
         adjusted: list[str] = []
@@ -117,7 +122,7 @@ class Job:
             self.card.observe(self.recorder.memory),
             ExitStack() as stack,
         ):
-            self.vae.reset()
+            ladder.drop()
             self.card.trim()
             loaded = self._load(ladder, stack, source, adjusted)
             baseline = self.card.read()
@@ -125,9 +130,7 @@ class Job:
             value = self._climb(ladder, stack, source, loaded, estimator, adjusted)
             ran = self.card.read()
             del loaded
-        self.card.trim()
-        self.card.check()
-        after = self.card.read()
+        after = self._afterwards(before)
         self.recorder.event("end", held_bytes=after.allocated)
         last = ladder.attempts[-1]
         return Outcome(
@@ -144,6 +147,17 @@ class Job:
             notes=tuple(ladder.notes),
             adjusted=tuple(adjusted),
         )
+
+    def _afterwards(self, before: Reading) -> Reading:
+        """The card, given back; cycles that the model made may hold some of it until collected."""
+        self.card.trim()
+        after = self.card.read()
+        if (after.allocated or 0) > (before.allocated or 0):
+            gc.collect()
+            self.card.trim()
+            after = self.card.read()
+        self.card.check()
+        return after
 
     def ladder(self) -> Ladder:
         """A ladder on this job's card, at its top."""
@@ -198,7 +212,9 @@ class Job:
             return None
 
         def missing(need: int | None) -> int:
-            return evict(None if need is None else max(0, need - ladder.room()))
+            short = 0 if need is None else need - ladder.room()
+            # What should have fitted was tried and did not: nobody knows how much is missing.
+            return evict(short if short > 0 else None)
 
         return missing
 

@@ -21,8 +21,8 @@ from tightfit.plan.room import room_left
 from tightfit.run.cancel import Cancel
 from tightfit.run.ladder.keepsakes import Keepsakes
 from tightfit.run.ladder.lessons import Lessons
-from tightfit.run.ladder.oom import is_device_oom
-from tightfit.run.ladder.release import cut, empty_frames
+from tightfit.run.ladder.oom import device_oom_behind
+from tightfit.run.ladder.release import cut, empty_frames, in_one_line
 from tightfit.units import format_bytes
 from tightfit.watch import Recorder
 
@@ -156,17 +156,21 @@ class Ladder:
         changes = 0
         last: Rung[T] | None = None
         first = len(self.attempts)
+        # Measured once: a later try that begins with more held than this shows it.
+        base = self.card.read().allocated
         for rung in self._with_held_back(rungs, held_back):
             self.cancel.check()
             last = rung
-            base = self.card.read().allocated
             if rung.prepare is not None:
+                before = self.card.read().allocated
                 freed = self._prepare(rung.prepare)
                 if freed <= 0:
                     self._skip(stage, rung, "nothing to free", base)
                     continue
                 changes += 1
-                base = self.card.read().allocated
+                now = self.card.read().allocated
+                if base is not None and before is not None and now is not None:
+                    base += now - before
             if (rung.identity, changes) in tried:
                 self._skip(stage, rung, "the same try again", base)
                 continue
@@ -202,7 +206,7 @@ class Ladder:
         try:
             freed = prepare()
         except Exception as error:
-            self.notes.append(f"freeing memory failed: {cut(error)}")
+            self._note(f"freeing memory failed: {cut(error)}")
             return 0
         self.card.trim()
         return freed
@@ -220,7 +224,9 @@ class Ladder:
         self.recorder.event(
             "attempt", stage=stage.name, rung=rung.name, held_bytes=before.allocated
         )
-        keepsakes = Keepsakes(self.module, name=self.module_name) if self.module else None
+        keepsakes = None
+        if self.module is not None:
+            keepsakes = Keepsakes(self.module, device=self.card.device, name=self.module_name)
         values: list[T] = []
         failure: str | None = None
         try:
@@ -228,12 +234,13 @@ class Ladder:
             self.card.sync()
         except BaseException as error:
             values.clear()
-            if not is_device_oom(error, free=self.room()):
+            failure = self._out_of_memory(error)
+            if failure is None:
                 empty_frames(error)
-                self._drop(keepsakes)
+                self.drop(keepsakes)
                 self._note_peaks()
                 raise
-            failure = cut(error)
+            cut(error)
         self._note_peaks()
         after = self.card.read()
         attempt = Attempt(
@@ -249,32 +256,43 @@ class Ladder:
             refusals=after.refusals - before.refusals,
         )
         if failure is None:
-            self._drop(keepsakes)
+            self.drop(keepsakes)
             self.recorder.event("done", stage=stage.name, rung=rung.name)
             if attempt.refusals:
-                self.notes.append(
+                self._note(
                     f"{attempt.refusals} workspaces were refused without an error in rung "
                     f"`{rung.name}`: it may have been many times slower, and other kernels may "
                     "have run; the next such job starts one rung lower"
                 )
             return values, attempt
         self.recorder.event("oom", stage=stage.name, rung=rung.name, text=failure)
-        dropped = self._recover(keepsakes, base)
+        dropped = self._recover(keepsakes, base, before.allocated)
         kept = f"; dropped {', '.join(dropped)}" if dropped else ""
         return [], replace(attempt, outcome="oom", reason=failure + kept)
 
-    def _recover(self, keepsakes: Keepsakes | None, base: int | None) -> tuple[str, ...]:
+    def _out_of_memory(self, error: BaseException) -> str | None:
+        """What the device said when it ran out of memory; None if that is not what happened."""
+        oom = device_oom_behind(error, free=self.room())
+        if oom is None:
+            return None
+        if oom is not error:
+            self._note(f"clean-up after it failed too: {in_one_line(error)}")
+        return in_one_line(oom)
+
+    def _recover(
+        self, keepsakes: Keepsakes | None, base: int | None, before: int | None
+    ) -> tuple[str, ...]:
         """Everything between two tries; called with no exception alive."""
-        dropped = self._drop(keepsakes)
+        dropped = self.drop(keepsakes)
         gc.collect()
         self._settle()
         self.card.trim()
         self.card.check()
         held = self.card.read().allocated
         self.recorder.event("recovered", held_bytes=held, baseline_bytes=base)
-        if held is not None and base is not None and held > base:
-            self.notes.append(
-                f"{format_bytes(held - base)} of the failed try are still held by something "
+        if held is not None and before is not None and held > before:
+            self._note(
+                f"{format_bytes(held - before)} of the failed try are still held by something "
                 "outside the module; the next rung is planned from what is really free"
             )
         return dropped
@@ -286,26 +304,32 @@ class Ladder:
             try:
                 self.card.sync()
             except BaseException as error:
-                if not is_device_oom(error):
+                late = self._out_of_memory(error) or ""
+                if not late:
                     raise
-                late = cut(error)
+                cut(error)
             if not late:
                 return
-            self.notes.append(f"arrived late, at a synchronisation: {late}")
+            self._note(f"arrived late, at a synchronisation: {late}")
 
-    def _drop(self, keepsakes: Keepsakes | None) -> tuple[str, ...]:
-        """Let the module drop what it keeps: its own way first, then by name."""
+    def drop(self, keepsakes: Keepsakes | None = None) -> tuple[str, ...]:
+        """Let the module drop what it keeps: its own way first, then by name; what went."""
         before = self.card.read().allocated
         if self.reset is not None:
             try:
                 self.reset()
             except Exception as error:
-                self.notes.append(f"the module's own clean-up failed: {cut(error)}")
+                empty_frames(error)  # and no more: the failure it comes after may be on its way
+                self._note(f"the module's own clean-up failed: {in_one_line(error)}")
         own = self.card.read().allocated
         dropped = keepsakes.drop() if keepsakes is not None else ()
         if before is not None and own is not None and own < before:
             return (f"{self.module_name}'s own cache ({format_bytes(before - own)})", *dropped)
         return dropped
+
+    def _note(self, text: str) -> None:
+        if text not in self.notes:
+            self.notes.append(text)
 
     def _note_peaks(self) -> None:
         reading = self.card.read()

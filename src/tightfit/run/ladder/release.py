@@ -6,8 +6,12 @@ locals: for a failed decode, gigabytes. Whoever keeps the exception keeps them.
 
 from __future__ import annotations
 
+import gc
 import traceback
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+from tightfit.card import Card
 
 
 def chain(error: BaseException) -> Iterator[BaseException]:
@@ -32,10 +36,28 @@ def empty_frames(error: BaseException) -> None:
             traceback.clear_frames(link.__traceback__)
 
 
+def in_one_line(error: BaseException) -> str:
+    """The type and the first line of what it says."""
+    return f"{type(error).__name__}: {error}".strip().splitlines()[0][:300]
+
+
 def cut(error: BaseException) -> str:
     """Drop frames and tracebacks along the whole chain; the text that remains of `error`."""
-    text = f"{type(error).__name__}: {error}".strip().splitlines()[0][:300]
+    text = in_one_line(error)
     empty_frames(error)
     for link in list(chain(error)):
         link.__traceback__ = None
     return text
+
+
+@contextmanager
+def leaving_nothing(card: Card) -> Iterator[None]:
+    """An error that leaves here holds nothing of `card`, however long somebody keeps it."""
+    try:
+        yield
+    except BaseException as error:
+        empty_frames(error)
+        gc.collect()
+        with suppress(RuntimeError):  # a broken device must not hide what broke it
+            card.trim()
+        raise
