@@ -4,22 +4,27 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from typing import Any
 
 import torch
 
 from tightfit.card.base import Card, Observer, Reading
+from tightfit.card.driver_pool import PoolFigures, driver_pools
 from tightfit.card.polling import polled
 from tightfit.errors import BooksError, UsageError
 from tightfit.settings import Settings
+from tightfit.units import MIB
+
+_SEGMENT = 20 * MIB
+"""What expandable segments are mapped in (PyTorch's ``kLargeBuffer``)."""
 
 
 class CudaCard(Card):
     """``cuda:N``. The allocator is read, never changed.
 
-    The context is what NVML says this process holds less what the allocator reserved; where the
-    driver hides processes, it is what the device's free figure lost when the context was made.
+    The context is what NVML says this process holds less what the allocator reserved; None where
+    the driver hides processes. Under ``async`` refusals are not counted, and are 0.
     """
 
     kind = "cuda"
@@ -47,22 +52,24 @@ class CudaCard(Card):
             torch.nn.functional.conv2d(image, torch.ones(16, 16, 3, 3, device=self.device))
             torch.cuda.synchronize(index)
         del probe, image
+        self._pools = driver_pools(index) if self.allocator == "async" else None
         self._context = self._measure_context()
 
     def read(self) -> Reading:
         """Allocator figures of this process, and the driver's for the rest."""
         free, total = torch.cuda.mem_get_info(self.index)
         stats = torch.cuda.memory_stats(self.index)
-        reserved = torch.cuda.memory_reserved(self.index)
+        bounded = self._in_bounded_pools()
+        reserved = torch.cuda.memory_reserved(self.index) + bounded.reserved
         others = None
         if self._context is not None:
             others = max(0, total - free - reserved - self._context)
         return Reading(
             total=total,
-            allocated=torch.cuda.memory_allocated(self.index),
+            allocated=torch.cuda.memory_allocated(self.index) + bounded.allocated,
             reserved=reserved,
-            peak_allocated=torch.cuda.max_memory_allocated(self.index),
-            peak_reserved=torch.cuda.max_memory_reserved(self.index),
+            peak_allocated=torch.cuda.max_memory_allocated(self.index) + bounded.peak_allocated,
+            peak_reserved=torch.cuda.max_memory_reserved(self.index) + bounded.peak_reserved,
             context=self._context,
             held_by_others=others,
             refusals=stats.get("num_ooms", 0),
@@ -72,12 +79,16 @@ class CudaCard(Card):
     def reset_peaks(self) -> None:
         """Start new peaks from the present figures."""
         torch.cuda.reset_peak_memory_stats(self.index)
+        if self._pools is not None:
+            self._pools.reset_peaks()
 
     def trim(self) -> None:
         """Wait, then empty the cache: an asynchronous free counts only when it is reached."""
         torch.cuda.synchronize(self.index)
         with torch.cuda.device(self.index):
             torch.cuda.empty_cache()
+        if self._pools is not None:
+            self._pools.trim()
 
     def sync(self) -> None:
         """Wait for every stream of the device."""
@@ -96,14 +107,23 @@ class CudaCard(Card):
 
     @contextmanager
     def cap(self, budget: int) -> Iterator[None]:
-        """Cap the process with PyTorch's own limit; a user's tighter limit stays, and returns."""
+        """Cap what the process reserves; a user's tighter limit stays, and returns.
+
+        PyTorch's own limit bounds what ``native`` reserves. ``expandable`` maps whole segments
+        and may pass it by one, so it gets one less. Under ``async`` that limit counts live
+        tensors alone, so the driver bounds the pool as well, where it can.
+        """
         total = torch.cuda.get_device_properties(self.index).total_memory
-        before = torch.cuda.get_per_process_memory_fraction(self.index)
-        torch.cuda.set_per_process_memory_fraction(min(before, budget / total), self.index)
-        if torch.cuda.memory_reserved(self.index) > budget:
+        # Where nothing was set, cudaMallocAsync says a number far above 1, which cannot be set.
+        before = min(1.0, torch.cuda.get_per_process_memory_fraction(self.index))
+        limit = min(budget, int(before * total))
+        usable = limit - _SEGMENT if self.allocator == "expandable" else limit
+        if self._pools is not None or torch.cuda.memory_reserved(self.index) > usable:
             self.trim()
+        torch.cuda.set_per_process_memory_fraction(max(0, usable) / total, self.index)
         try:
-            yield
+            with self._bounded(limit):
+                yield
         finally:
             torch.cuda.set_per_process_memory_fraction(before, self.index)
 
@@ -112,8 +132,10 @@ class CudaCard(Card):
         """Look every 5 ms; what lives shorter is seen in the peaks alone."""
 
         def look() -> None:
+            bounded = self._in_bounded_pools()
             observer(
-                torch.cuda.memory_allocated(self.index), torch.cuda.memory_reserved(self.index)
+                torch.cuda.memory_allocated(self.index) + bounded.allocated,
+                torch.cuda.memory_reserved(self.index) + bounded.reserved,
             )
 
         with polled(look, seconds=0.005):
@@ -125,9 +147,19 @@ class CudaCard(Card):
             return True
         return torch.cuda.get_device_capability(self.index) >= (8, 0)
 
+    def _in_bounded_pools(self) -> PoolFigures:
+        return PoolFigures() if self._pools is None else self._pools.read()
+
+    def _bounded(self, limit: int) -> AbstractContextManager[None]:
+        """A pool that takes what others of this process leave of `limit`, where there are pools."""
+        if self._pools is None:
+            return nullcontext()
+        held = torch.cuda.memory_reserved(self.index) + self._pools.read().reserved
+        return self._pools.bounded(limit - held)
+
     def _measure_context(self) -> int | None:
         """Bytes of this process outside the allocator, or None where the driver hides them."""
-        reserved = torch.cuda.memory_reserved(self.index)
+        reserved = torch.cuda.memory_reserved(self.index) + self._in_bounded_pools().reserved
         with suppress(Exception):  # NVML is optional, and raises its own errors
             import pynvml
 
