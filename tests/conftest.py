@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from pathlib import Path
 
 import pytest
@@ -24,9 +25,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _threads() -> None:
-    """One thread for arithmetic: the same bits on every machine, however busy."""
+def _process() -> None:
+    """One thread for arithmetic, so the same bits everywhere; collections skip what is imported."""
     torch.set_num_threads(1)
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)

@@ -10,7 +10,7 @@ import torch
 
 from tightfit.card import open_card
 from tightfit.card.virtual.card import VirtualCard
-from tightfit.testing import Form, faults, oom_after, other_program
+from tightfit.testing import faults, oom_after, other_program
 from tightfit.units import MIB
 
 SWITCHES: dict[str, object] = {

@@ -232,7 +232,11 @@ class Job:
         if loaded is None:
             return ladder.climb(stage, last_resort)
         rungs = self.rungs(loaded, estimator, adjusted)
-        return ladder.climb(stage, chain(rungs.in_order(self._evict(ladder)), last_resort))
+        try:
+            return ladder.climb(stage, chain(rungs.in_order(self._evict(ladder)), last_resort))
+        finally:
+            # Functions of the rungs stay alive in the traceback of an error; the input must not.
+            del rungs.source
 
     def stage(self, source: torch.Tensor) -> Stage:
         """This job in words."""

@@ -52,7 +52,11 @@ def cut(error: BaseException) -> str:
 
 @contextmanager
 def leaving_nothing(card: Card) -> Iterator[None]:
-    """An error that leaves here holds nothing of `card`, however long somebody keeps it."""
+    """An error that leaves here holds nothing of `card` in its frames, while somebody handles it.
+
+    What functions inside a failed call closed over stays until the error is dropped, since the
+    traceback is left for people to read.
+    """
     try:
         yield
     except BaseException as error:

@@ -1,0 +1,1 @@
+"""The public cases, one file per group; names begin with the id."""
