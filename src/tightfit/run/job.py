@@ -124,12 +124,11 @@ class Job:
         ):
             ladder.drop()
             self.card.trim()
-            loaded = self._load(ladder, stack, source, adjusted)
+            rungs = self._load(ladder, stack, source, estimator, adjusted)
             baseline = self.card.read()
             self.recorder.event("baseline", bytes=baseline.allocated)
-            value = self._climb(ladder, stack, source, loaded, estimator, adjusted)
+            value = self._climb(ladder, stack, source, rungs)
             ran = self.card.read()
-            del loaded
         after = self._afterwards(before)
         self.recorder.event("end", held_bytes=after.allocated)
         last = ladder.attempts[-1]
@@ -175,8 +174,13 @@ class Job:
         )
 
     def _load(
-        self, ladder: Ladder, stack: ExitStack, source: torch.Tensor, adjusted: list[str]
-    ) -> torch.Tensor | None:
+        self,
+        ladder: Ladder,
+        stack: ExitStack,
+        source: torch.Tensor,
+        estimator: Estimator,
+        adjusted: list[str],
+    ) -> VaeRungs | None:
         """Weights onto the card; the input too, unless it takes more than half of the room.
 
         None where not even the weights fit and the host may do the work.
@@ -203,7 +207,7 @@ class Job:
         loaded = ladder.climb(stage, [moves, stays] if roomy else [stays], quiet=True)
         if not roomy:
             adjusted.append(f"input ({format_bytes(source.nbytes)}) kept on the host")
-        return loaded
+        return self.rungs(loaded, source, estimator=estimator, adjusted=adjusted)
 
     def _evict(self, ladder: Ladder) -> Evict | None:
         """The user's eviction, asked for what is missing rather than for the whole need."""
@@ -219,19 +223,12 @@ class Job:
         return missing
 
     def _climb(
-        self,
-        ladder: Ladder,
-        stack: ExitStack,
-        source: torch.Tensor,
-        loaded: torch.Tensor | None,
-        estimator: Estimator,
-        adjusted: list[str],
+        self, ladder: Ladder, stack: ExitStack, source: torch.Tensor, rungs: VaeRungs | None
     ) -> torch.Tensor:
         stage = self.stage(source)
         last_resort = self._last_resort(stack, source)
-        if loaded is None:
+        if rungs is None:
             return ladder.climb(stage, last_resort)
-        rungs = self.rungs(loaded, estimator, adjusted)
         try:
             return ladder.climb(stage, chain(rungs.in_order(self._evict(ladder)), last_resort))
         finally:
@@ -253,14 +250,20 @@ class Job:
     def rungs(
         self,
         loaded: torch.Tensor,
+        host: torch.Tensor | None = None,
+        *,
         estimator: Estimator | None = None,
         adjusted: list[str] | None = None,
     ) -> VaeRungs:
-        """The ways to code `loaded`, which lies on the card, the host, or (to plan) on meta."""
+        """The ways to code `loaded`, which lies on the card, the host, or (to plan) on meta.
+
+        `host` is the same input on the host, to which the rungs may go back.
+        """
         return VaeRungs(
             vae=self.vae,
             direction=self.direction,
             source=loaded,
+            host=loaded if host is None else host,
             device=self.card.device,
             call=self._call(),
             estimator=estimator or self._estimator(),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 
@@ -20,6 +20,7 @@ from tightfit.run.estimate import Estimator
 from tightfit.run.ladder import Rung
 from tightfit.run.tiling import lay_grid, run_tiled, run_whole
 from tightfit.run.vae import Direction, Vae
+from tightfit.units import format_bytes
 
 MOST_AT_ONCE = 4
 """Pictures in one call: more would gain no time and cost memory."""
@@ -36,6 +37,7 @@ class VaeRungs:
         vae: runs.
         direction: which way.
         source: [B,C,…], on the card or on the host; sizes are legal for the VAE.
+        host: the same on the host.
         device: where the VAE's weights are.
         call: the VAE's call for this direction.
         estimator: predicts needs.
@@ -49,6 +51,7 @@ class VaeRungs:
     vae: Vae
     direction: Direction
     source: torch.Tensor
+    host: torch.Tensor
     device: torch.device
     call: Callable[[torch.Tensor], torch.Tensor]
     estimator: Estimator
@@ -99,15 +102,28 @@ class VaeRungs:
             return
         if wished == uncut:
             self._adjust("the tile asked for covers everything, so a smaller one was tried")
-        elif wished is not None:
+        yield from self._tiles(axes, wished)
+        if self.source is not self.host:
+            # Tiles are read from anywhere: without the input on the card they have more room.
+            for at, rung in enumerate(self._tiles(axes, wished)):
+                renamed = replace(rung, name=f"{rung.name}, input on the host")
+                yield renamed if at else replace(renamed, prepare=self._input_to_host)
+
+    def _tiles(
+        self, axes: tuple[Axis, ...], wished: tuple[int, ...] | None
+    ) -> Iterator[Rung[torch.Tensor]]:
+        if wished is not None and wished != tuple(axis.length for axis in axes):
             yield self.tiled(self._tile(wished))
         for sizes in smaller_tiles(
-            axes,
-            start=wished,
-            time=self.vae.traits.tiles_time,
-            fine=self.fine,
+            axes, start=wished, time=self.vae.traits.tiles_time, fine=self.fine
         ):
             yield self.tiled(self._tile(sizes), smaller_than_asked=wished is not None)
+
+    def _input_to_host(self) -> int:
+        freed = self.source.nbytes
+        self.source = self.host
+        self._adjust(f"input ({format_bytes(freed)}) moved back to the host")
+        return freed
 
     def whole(self, batch: int) -> Rung[torch.Tensor]:
         """Everything of `batch` items in one call."""
