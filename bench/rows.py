@@ -45,7 +45,7 @@ class Row:
     Attributes:
         job: the same text for all rows that belong side by side.
         who: ``tightfit``, a variant of it, ``whole``, or a peer.
-        seconds: median of `runs` whole calls, host tensor to host tensor.
+        seconds: median over whole calls, host tensor to host tensor.
         limit_seconds: the least that is possible, where that is known.
         budget_bytes: what may be used of the card.
         peak_reserved_bytes: the most that the allocator took, over all tries.
@@ -89,6 +89,13 @@ class Row:
     all_seconds: tuple[float, ...] = ()
 
     @property
+    def times(self) -> tuple[float, ...]:
+        """Seconds of each run that this row stands for."""
+        if self.all_seconds or self.seconds is None:
+            return self.all_seconds
+        return (self.seconds,)
+
+    @property
     def excess_bytes(self) -> int | None:
         """Held when the fallback started, beyond weights, input and library workspaces."""
         parts = (self.weights_bytes, self.input_bytes, self.library_workspace_bytes)
@@ -110,7 +117,7 @@ def first_fallback(tries: Iterable[Try]) -> Try | None:
 def merged(runs: Sequence[Row]) -> Row:
     """One row of several runs of the same job: median time, worst figures, the first's story."""
     first = runs[0]
-    times = tuple(run.seconds for run in runs if run.seconds is not None)
+    times = tuple(time for run in runs for time in run.times)
     told = [[(t.rung, t.outcome) for t in run.attempts] for run in runs]
     note = first.note
     if any(story != told[0] for story in told):

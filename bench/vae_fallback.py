@@ -31,6 +31,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from fnmatch import fnmatch
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -58,6 +59,7 @@ ALLOCATORS = {
     "async": "backend:cudaMallocAsync",
     "expandable": "expandable_segments:True",
 }
+WHO = ("whole", "inside-handler", "tightfit-no-estimate", "tightfit", "tightfit-learnt")
 DIRECTIONS: tuple[Direction, ...] = ("encode", "decode")
 RESULTS = Path(__file__).parent / "results" / "vae_fallback.json"
 _ALLOCATOR_VARIABLES = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
@@ -131,17 +133,44 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"{allocator}: {ended}, {len(found)} rows", file=sys.stderr)
         rows += found
         if output:
-            write(output, rows, machine=machine, versions=versions)
-    print(table(rows))
+            kept = _others(output, options.only, versions)
+            write(output, _in_order([*kept, *rows]), machine=machine, versions=versions)
+    print(table(_in_order(rows)))
     return 0 if rows else 1
+
+
+def _others(output: Path, only: str, versions: dict[str, Any]) -> list[Row]:
+    """Rows of an earlier file that `only` leaves alone, marked where their source differs."""
+    if only == "*" or not output.exists():
+        return []
+    rows, _, then = read(output)
+    mark = "" if then == versions else f"measured apart, at commit {then.get('commit')}"
+    return [
+        replace(row, note="; ".join(filter(None, (row.note, mark))))
+        for row in rows
+        if not fnmatch(row.job, only)
+    ]
+
+
+def _in_order(rows: Sequence[Row]) -> list[Row]:
+    """Allocator by allocator, encode before decode, falling limits, whole first."""
+
+    def key(row: Row) -> tuple[int, ...]:
+        _, direction, allocator, label = row.job.split(" ")
+        limits = [*FULL.limits, *SMALL.limits]
+        who = WHO.index(row.who)
+        return list(ALLOCATORS).index(allocator), direction == "decode", limits.index(label), who
+
+    return sorted(rows, key=key)
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--card", default="cuda:0", help="cuda:N, or virtual:SIZE to rehearse")
     parser.add_argument("--small", action="store_true", help="a small VAE and input, in float32")
-    parser.add_argument("--seconds", type=float, default=115, help="per allocator, about")
+    parser.add_argument("--seconds", type=float, default=125, help="per allocator, about")
     parser.add_argument("-o", "--output", type=Path, help=f"default: {RESULTS.name}")
+    parser.add_argument("--only", default="*", help="jobs such as 'seed decode * 1.5GiB'")
     parser.add_argument("--commit", help="of this source, where git cannot tell")
     parser.add_argument("--allocator", choices=ALLOCATORS, help=argparse.SUPPRESS)
     return parser
@@ -150,7 +179,7 @@ def _parser() -> argparse.ArgumentParser:
 def _in_a_process(options: argparse.Namespace, allocator: str, part: Path) -> str:
     """Measure under one allocator, killed when it takes much too long; how it ended."""
     command = [sys.executable, __file__, "--card", options.card, "--allocator", allocator]
-    command += ["--seconds", str(options.seconds), "--output", str(part)]
+    command += ["--seconds", str(options.seconds), "--only", options.only, "--output", str(part)]
     command += ["--small"] if options.small else []
     command += ["--commit", options.commit] if options.commit else []
     environment = {k: v for k, v in os.environ.items() if k not in _ALLOCATOR_VARIABLES}
@@ -166,7 +195,7 @@ def _one_allocator(options: argparse.Namespace) -> None:
     """Measure everything once, then again while there is time; rows are written as they come."""
     deadline = time.monotonic() + options.seconds
     bench = Bench(
-        options.allocator, _card_name(options), SMALL if options.small else FULL, torch.Tensor()
+        options.allocator, _card_name(options), SMALL if options.small else FULL, options.only
     )
     machine = _in_a_thread(lambda: _machine(open_card(bench.card_name)))
     versions = _versions(options.commit)
@@ -195,21 +224,21 @@ class Bench:
         allocator: its name, for the rows.
         card_name: opened anew for each measurement.
         scale: how large.
-        clip: what is encoded, [1,3,T,H,W] on the host.
+        only: a pattern of the names of the jobs that are wanted.
     """
 
     allocator: str
     card_name: str
     scale: Scale
-    clip: torch.Tensor
+    only: str = "*"
 
     def rows(self) -> Iterator[Row]:
         """All rows of a first pass, then those of further passes, without end."""
         scale = self.scale
-        self.clip = smooth_clip(scale.frames, scale.side, dtype=scale.dtype)
+        clip = smooth_clip(scale.frames, scale.side, dtype=scale.dtype)
         self.vae = load_vae(find_vae(scale.spec), dtype=scale.dtype)
         self.weights = weight_bytes(self.vae.module)
-        self.sources: dict[Direction, torch.Tensor] = {"encode": self.clip}
+        self.sources: dict[Direction, torch.Tensor] = {"encode": clip}
         self.wholes: dict[Direction, torch.Tensor] = {}
         self.smallest: dict[Direction, int] = {}
         self._needs: dict[tuple[Direction, str], int | None] = {}
@@ -219,16 +248,18 @@ class Bench:
             self.sources["decode"] = self.wholes["encode"]
             self.smallest[direction] = _in_a_thread(partial(self._smallest, direction))
             whole[direction] = replace(row, smallest_tile_bytes=self.smallest[direction])
-        for at in range(scale.passes):
-            for direction, label in self._jobs():
-                job = f"seed {direction} {self.allocator} {label}"
-                size = scale.limits[label]
-                peak = whole[direction].peak_reserved_bytes or 0
-                budget = int(size * peak if size < 2 else size)
-                if at == 0:
-                    yield replace(whole[direction], job=job)
-                    yield _in_a_thread(partial(self._inside, job, direction, budget))
-                yield from self._both_of_ours(job, direction, budget, learnt=at == 0)
+        jobs = [
+            (job, direction, self._budget(size, whole[direction]))
+            for job, direction, size in self._jobs()
+        ]
+        for job, direction, budget in jobs:
+            yield replace(whole[direction], job=job)
+            yield from self._both_of_ours(job, direction, budget, learnt=True)
+        for job, direction, budget in jobs:
+            yield _in_a_thread(partial(self._inside, job, direction, budget))
+        for _ in range(scale.passes - 1):
+            for job, direction, budget in jobs:
+                yield from self._both_of_ours(job, direction, budget, learnt=False)
 
     def _both_of_ours(
         self, job: str, direction: Direction, budget: int, *, learnt: bool
@@ -245,10 +276,17 @@ class Bench:
             if learnt and estimate and short:
                 yield _in_a_thread(partial(work, f"{who}-learnt"))
 
-    def _jobs(self) -> Iterator[tuple[Direction, str]]:
+    def _jobs(self) -> Iterator[tuple[str, Direction, float]]:
+        """Name, direction and limit of each job that is asked for."""
         for direction in DIRECTIONS:
-            for label in self.scale.limits:
-                yield direction, label
+            for label, size in self.scale.limits.items():
+                job = f"seed {direction} {self.allocator} {label}"
+                if fnmatch(job, self.only):
+                    yield job, direction, size
+
+    @staticmethod
+    def _budget(size: float, whole: Row) -> int:
+        return int(size * (whole.peak_reserved_bytes or 0) if size < 2 else size)
 
     def _whole(self, direction: Direction) -> Row:
         """One call on the free card: first calls in threads of their own, and a second one."""
