@@ -98,16 +98,17 @@ def assert_back(card: VirtualCard, before: int | None = 0) -> None:
 
 
 def assert_honest(outcome: Outcome) -> None:
-    """The last attempt holds, the ones before it do not and say why; never the same try twice."""
-    *failed, last = outcome.attempts
-    assert last.outcome == "ok"
-    assert {attempt.outcome for attempt in failed} <= {"oom", "skipped"}
-    assert all(attempt.reason for attempt in failed)
-    assert all(attempt.peak_bytes is not None for attempt in (*failed, last) if tried(attempt))
-    tries = [(attempt.rung, attempt.tile) for attempt in outcome.attempts if tried(attempt)]
+    """In each stage the last holds, those before it do not and say why; never the same twice."""
+    for stage in {attempt.stage for attempt in outcome.attempts}:
+        *failed, last = (attempt for attempt in outcome.attempts if attempt.stage == stage)
+        assert last.outcome == "ok"
+        assert {attempt.outcome for attempt in failed} <= {"oom", "skipped"}
+        assert all(attempt.reason for attempt in failed)
+    assert all(a.peak_bytes is not None for a in outcome.attempts if tried(a))
+    tries = [(a.stage, a.rung, a.tile) for a in outcome.attempts if tried(a)]
     assert len(set(tries)) == len(tries)
     assert outcome.attempt.held_before_bytes == outcome.attempt.baseline_bytes
-    assert outcome.exact == last.exact
+    assert outcome.exact == outcome.attempt.exact
 
 
 def tried(attempt: Any) -> bool:

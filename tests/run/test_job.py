@@ -1,0 +1,382 @@
+"""One encode or decode on one card: its figures, its ways, its repeats."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn
+
+from tests.cases.common import assert_back, measured, run_checked, virtual, weights_and_input
+from tightfit.card import open_card
+from tightfit.errors import MemoryShortage
+from tightfit.plan.tilesize import parse_tile
+from tightfit.run.estimate import Estimator
+from tightfit.run.job import Job, Request
+from tightfit.run.ladder import Lessons
+from tightfit.run.preflight import preflight
+from tightfit.run.vae import Direction, Traits, Vae
+from tightfit.testing import faults, oom_after, other_program, toy_vae, wrap_toy
+from tightfit.units import GIB, MIB
+
+ROOM = 256 * MIB
+SOURCES = {
+    "V2": (2, 4, 12, 16),
+    "V2N": (1, 4, 12, 16),
+    "V2P": (1, 4, 8, 10),
+    "V3": (1, 16, 2, 10, 12),
+    "VA": (1, 64, 30),
+}
+
+
+@pytest.mark.parametrize("name", SOURCES)
+def test_a_whole_run_is_the_model_itself(name: str) -> None:
+    """To rounding, in both directions, on a card and on the host."""
+    vae, latent = toy_vae(name), torch.rand(SOURCES[name])
+    samples = vae.decode(latent)
+    for direction, source, expected in (
+        ("decode", latent, samples),
+        ("encode", samples, vae.encode(samples)),
+    ):
+        job = Job(vae, direction, virtual(ROOM), Request(ROOM))
+        run_checked(job, source, expected)
+        host = Job(vae, direction, open_card("cpu"), Request(ROOM)).run(source)
+        torch.testing.assert_close(host.value, expected, rtol=0, atol=1e-6)
+        assert host.before_bytes is host.peak_bytes is host.after_bytes is None
+
+
+def test_the_ledger_adds_up_to_the_peak() -> None:
+    """Weights, input, activations and slack are what was reserved at the peak, each measured."""
+    vae, source = toy_vae("V2"), torch.rand(1, 4, 32, 32)
+    for allocator in ("exact", "native", "async", "expandable"):
+        job = Job(vae, "decode", virtual(f"256MiB,allocator={allocator}"), Request(ROOM))
+        outcome = run_checked(job, source)
+        lines = outcome.ledger
+        total = sum(
+            lines[name][0] or 0
+            for name in ("weights_resident", "ring", "scratch", "input", "activations", "slack")
+        )
+        assert total == outcome.attempt.peak_reserved_bytes
+        assert lines["weights_resident"][0] == sum(p.nbytes for p in vae.module.parameters())
+        assert (lines["slack"][0] == 0) == (allocator == "exact")
+
+
+def test_what_others_hold_context_and_reserve_are_in_the_ledger() -> None:
+    """Each on its own line."""
+    card = virtual("64MiB,context=3MiB")
+    with other_program(card, 5 * MIB):
+        request = Request(64 * MIB, reserve=2 * MIB)
+        outcome = run_checked(Job(toy_vae("V2"), "decode", card, request), torch.rand(1, 4, 4, 4))
+    assert outcome.ledger["held_by_others"] == (5 * MIB, "measured")
+    assert outcome.ledger["context"] == (3 * MIB, "measured")
+    assert outcome.ledger["reserve"][0] == 2 * MIB
+
+
+def test_a_reserve_is_kept_free_by_planning() -> None:
+    """Though the card would give it: the peak leaves it to others."""
+    vae, source = toy_vae("V2"), torch.rand(1, 4, 24, 24)
+    whole = measured(vae, "decode", source)
+    total = whole.base + 2 * whole.peak
+    card = virtual(total)
+    outcome = run_checked(
+        Job(vae, "decode", card, Request(total, reserve=int(1.5 * whole.peak))), source, whole.value
+    )
+    assert outcome.attempt.tile is not None
+    assert outcome.peak_reserved_bytes is not None
+    assert outcome.peak_reserved_bytes <= total - int(1.5 * whole.peak)
+
+
+@pytest.mark.parametrize("name", SOURCES)
+@pytest.mark.parametrize("direction", ["encode", "decode"])
+def test_the_estimate_is_near_the_measured_peak_and_not_below(
+    name: str, direction: Direction
+) -> None:
+    """Within 10 % on a card without slack; its line goes through two sizes."""
+    vae, source = toy_vae(name), torch.rand(1, *SOURCES[name][1:])
+    source = source if direction == "decode" else vae.decode(source)
+    outcome = run_checked(Job(vae, direction, virtual(ROOM), Request(ROOM)), source)
+    estimate = outcome.estimate
+    assert estimate.source == "dry run"
+    assert estimate.peak_bytes is not None
+    assert outcome.peak_bytes is not None
+    assert outcome.peak_bytes <= estimate.peak_bytes <= 1.1 * outcome.peak_bytes + 2**17
+    assert estimate.fixed_bytes is not None
+    assert estimate.slope is not None
+    assert estimate.fixed_bytes >= 0
+    assert estimate.slope > 0
+
+
+def test_an_estimate_that_was_not_asked_for_is_unknown() -> None:
+    """None, never 0."""
+    outcome = Job(toy_vae("V2"), "decode", virtual(ROOM), Request(ROOM, estimate=False)).run(
+        torch.rand(1, 4, 4, 4)
+    )
+    assert outcome.estimate.peak_bytes is outcome.estimate.slope is None
+    assert outcome.estimate.source == "not asked"
+
+
+class Picky(nn.Module):
+    """Its code depends on values, so no dry run can tell what it needs; it may also be rude."""
+
+    def __init__(self, inner: nn.Module, error: type[Exception] | None = None) -> None:
+        super().__init__()
+        self.inner = inner
+        self.error = error
+
+    def decode(self, z: torch.Tensor) -> torch.Tensor:
+        if self.error is not None and z.device.type == "meta":
+            raise self.error("no values")
+        result: torch.Tensor = self.inner.decode(z)
+        return result if bool((result > 1e9).any()) else result * 1
+
+    encode = decode
+
+
+@pytest.mark.parametrize("error", [None, KeyError, ZeroDivisionError, AssertionError])
+def test_a_need_that_cannot_be_told_is_tried(error: type[Exception] | None) -> None:
+    """Whatever a dry run raises is no reason to stop."""
+    inner, source = toy_vae("V2"), torch.rand(1, 4, 24, 24)
+    vae = wrap_toy(Picky(inner.module, error), inner.traits)
+    whole = measured(vae, "decode", source)
+    budget = whole.base + whole.peak // 2
+    outcome = run_checked(Job(vae, "decode", virtual(budget), Request(budget)), source, whole.value)
+    assert outcome.attempts[0].outcome == "oom"
+    assert outcome.estimate.peak_bytes is None
+
+
+class Tabled(nn.Module):
+    """Moves a table of its own to wherever it is called, and keeps it there."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+        self.table = torch.full((4, 1, 1), 2.0)
+        self.steps: list[torch.Tensor] = []
+
+    def decode(self, z: torch.Tensor) -> torch.Tensor:
+        self.table = self.table.to(z.device)
+        self.steps.append(z.mean())
+        for step in self.steps:
+            z = z + 0 * step
+        result: torch.Tensor = self.inner.decode(z * self.table)
+        return result
+
+    encode = decode
+
+
+@pytest.mark.parametrize("budget", ["whole", "tiles"])
+def test_a_module_that_keeps_things_works_again_and_again(budget: str) -> None:
+    """Its table comes back to the host, its list is as short as it was; job after job."""
+    inner, source = toy_vae("V2"), torch.rand(1, 4, 24, 24)
+    vae = wrap_toy(Tabled(inner.module), inner.traits)
+    whole = measured(vae, "decode", source)
+    size = whole.base + (2 * whole.peak if budget == "whole" else whole.peak // 2)
+    for estimate in (True, False, True):
+        run_checked(
+            Job(vae, "decode", virtual(size), Request(size, estimate=estimate)),
+            source,
+            whole.value,
+        )
+        assert vae.module.table.device.type == "cpu"
+        assert vae.module.steps == []
+
+
+def test_a_model_that_makes_cycles_leaves_nothing() -> None:
+    """What only a collection frees is collected before the job ends."""
+    inner = toy_vae("V2")
+
+    class Cyclic(nn.Module):
+        def decode(self, z: torch.Tensor) -> torch.Tensor:
+            cycle: list[object] = [z * 2]
+            cycle.append(cycle)
+            result: torch.Tensor = inner.decode(z)
+            return result
+
+        encode = decode
+
+    vae = wrap_toy(Cyclic(), inner.traits)
+    vae.module.inner = inner.module
+    run_checked(Job(vae, "decode", virtual(ROOM), Request(ROOM)), torch.rand(1, 4, 4, 4))
+
+
+def test_a_seed_draws_from_the_posterior_and_is_repeated() -> None:
+    """Only in encode, only where there is one."""
+    toy = toy_vae("V2")
+
+    def sample(x: torch.Tensor, generator: torch.Generator | None) -> torch.Tensor:
+        mode = toy.encode(x)
+        return mode + torch.randn(mode.shape, generator=generator).to(mode.device)
+
+    vae = replace(toy, sample=sample)
+    source = torch.rand(1, 3, 32, 32)
+
+    def value(seed: int | None) -> torch.Tensor:
+        return Job(vae, "encode", virtual(ROOM), Request(ROOM, seed=seed)).run(source).value
+
+    assert torch.equal(value(3), value(3))
+    assert not torch.equal(value(3), value(4))
+    assert torch.equal(value(None), measured(toy, "encode", source).value)
+
+
+def test_a_budget_below_the_card_is_kept() -> None:
+    """The card is large, the budget is what counts, and the cap is gone afterwards."""
+    vae, source = toy_vae("V2"), torch.rand(1, 4, 24, 24)
+    whole = measured(vae, "decode", source)
+    card = virtual("1GiB")
+    budget = whole.base + whole.peak // 2
+    for estimate in (True, False):
+        outcome = run_checked(
+            Job(vae, "decode", card, Request(budget, estimate=estimate)), source, whole.value
+        )
+        assert outcome.attempt.tile is not None
+    assert torch.zeros(MIB, device=card.device).nbytes == 4 * MIB
+
+
+def test_a_budget_below_the_weights_is_refused_in_the_load() -> None:
+    """Nothing is left on the card, and the masters are untouched."""
+    vae = toy_vae("V2")
+    masters = [p.data_ptr() for p in vae.module.parameters()]
+    for estimate in (True, False):
+        card = virtual("64MiB")
+        request = Request(32 * 1024, estimate=estimate)
+        with pytest.raises(MemoryShortage, match="Not enough memory to load V2"):
+            Job(vae, "encode", card, request).run(torch.rand(1, 3, 16, 16))
+        assert_back(card)
+        assert [p.data_ptr() for p in vae.module.parameters()] == masters
+
+
+def test_the_host_takes_over_only_where_it_is_allowed_to() -> None:
+    """After everything else, also when not even the weights fit."""
+    vae, source = toy_vae("V2"), torch.rand(2, 3, 64, 64)
+    expected = vae.encode(source)
+    for budget in (32 * 1024, 200 * 1024):
+        card = virtual("64MiB")
+        request = Request(budget, allow_cpu=True)
+        outcome = run_checked(Job(vae, "encode", card, request), source, expected)
+        assert outcome.attempt.rung == "cpu"
+        with pytest.raises(MemoryShortage):
+            Job(vae, "encode", card, replace(request, allow_cpu=False)).run(source)
+
+
+def test_a_job_short_of_workspace_begins_lower_next_time() -> None:
+    """Refused workspaces are counted, noted, and learnt from."""
+    vae, source = toy_vae("V2"), torch.rand(1, 4, 24, 24)
+    whole = measured(vae, "decode", source)
+    card = virtual("32MiB")
+    lessons = Lessons()
+
+    def workspace(operator: str, size: int) -> int:
+        return 12 * size if "convolution" in operator else 0
+
+    with faults(card, workspace=workspace, silent_workspace=True):
+        first = Job(vae, "decode", card, Request(32 * MIB), lessons=lessons).run(source)
+        second = Job(vae, "decode", card, Request(32 * MIB), lessons=lessons).run(source)
+    assert first.attempt.rung == "whole"
+    assert first.attempt.refusals > 0
+    assert any("workspaces were refused" in note for note in first.notes)
+    assert not torch.equal(first.value, whole.value)
+    assert second.attempts[0].outcome == "skipped"
+    assert second.attempt.tile is not None
+    assert second.attempt.refusals < first.attempt.refusals
+
+
+def test_delayed_frees_do_not_fail_a_job() -> None:
+    """Frees that count late cost room, not the result."""
+    vae, source = toy_vae("V2"), torch.rand(1, 4, 24, 24)
+    whole = measured(vae, "decode", source)
+    budget = whole.base + 2 * whole.peak
+    card = virtual(budget)
+    with faults(card, delayed_frees=True):
+        job = Job(vae, "decode", card, Request(budget, estimate=False))
+        outcome = job.run(source)
+    torch.testing.assert_close(outcome.value, whole.value, rtol=0, atol=1e-5)
+    assert outcome.after_bytes == 0
+    card.sync()
+    assert_back(card)
+
+
+def test_every_single_allocation_may_fail_once() -> None:
+    """Wherever it strikes, the job ends well or with one error, and the card is back."""
+    vae, source = toy_vae("V3", width=8), torch.rand(1, 16, 2, 10, 10)
+    whole = measured(vae, "decode", source)
+    weights = len(list(vae.module.parameters()))
+    counting = virtual(ROOM)
+    Job(vae, "decode", counting, Request(ROOM, estimate=False)).run(source)
+    for at in range(counting.allocations):
+        card = virtual(ROOM)
+        job = Job(vae, "decode", card, Request(ROOM, estimate=False))
+        with oom_after(card, at):
+            if at < weights:
+                with pytest.raises(MemoryShortage, match="memory to load V3"):
+                    job.run(source)
+            else:
+                run_checked(job, source, whole.value)
+        assert_back(card)
+        run_checked(job, source, whole.value, tolerance=1e-5)
+
+
+@pytest.mark.parametrize("name", ["V2", "V3"])
+def test_what_is_refused_before_the_weights_are_read_would_not_have_passed(name: str) -> None:
+    """And what is let through passes: the two agree at every budget."""
+    vae, source = toy_vae(name, width=8), torch.rand(1, *SOURCES[name][1:-2], 24, 24)
+    whole = measured(vae, "decode", source)
+    low, high = weights_and_input(vae, source), whole.base + whole.peak
+    for budget in range(low, high, (high - low) // 12):
+        request = Request(budget)
+        try:
+            preflight(vae, "decode", virtual(budget), request, tuple(source.shape))
+            foreseen = True
+        except MemoryShortage:
+            foreseen = False
+        try:
+            Job(vae, "decode", virtual(budget), request).run(source)
+            passed = True
+        except MemoryShortage:
+            passed = False
+        assert foreseen == passed
+
+
+def test_needs_are_asked_for_once_per_shape() -> None:
+    """A dry run of a large model takes a moment."""
+    calls: list[tuple[int, ...]] = []
+    toy = toy_vae("V2")
+
+    def decode(z: torch.Tensor) -> torch.Tensor:
+        calls.append(tuple(z.shape))
+        return toy.decode(z)
+
+    estimator = Estimator(replace(toy, decode=decode), "decode", 1.0)
+    needs = [estimator.need((1, 4, 8, 8)), estimator.need((1, 4, 8, 8))]
+    assert needs[0] == needs[1]
+    assert calls == [(1, 4, 8, 8)]
+
+
+def test_a_vae_of_numbers_alone_has_no_tiles() -> None:
+    """At the floor already: one rung, one error."""
+    vae, source = toy_vae("V2"), torch.rand(1, 4, 8, 8)
+    whole = measured(vae, "decode", source)
+    budget = whole.base + whole.peak // 2
+    with pytest.raises(MemoryShortage) as caught:
+        Job(vae, "decode", virtual(budget), Request(budget, estimate=False)).run(source)
+    assert [a.rung for a in caught.value.attempts] == ["whole"]
+
+
+def test_tiles_that_are_forbidden_are_not_tried() -> None:
+    """``--tile off`` fails where tiles would have helped, and its advice says so."""
+    vae, source = toy_vae("V2"), torch.rand(1, 4, 24, 24)
+    whole = measured(vae, "decode", source)
+    budget = whole.base + whole.peak // 2
+    request = Request(budget, wish=parse_tile("off"))
+    with pytest.raises(MemoryShortage, match="--tile") as caught:
+        Job(vae, "decode", virtual(budget), request).run(source)
+    assert [a.rung for a in caught.value.attempts] == ["whole"]
+
+
+def test_a_very_large_picture_reaches_the_floor() -> None:
+    """Planned on paper alone: the last rung of a 16384² decode is 64 pixels, without a run."""
+    vae = Vae(nn.Identity(), Traits("Big", 8), lambda x: x, lambda z: z)
+    job = Job(vae, "decode", open_card("virtual:1GiB"), Request(GIB))
+    rungs = list(job.rungs(torch.empty(1, 4, 2048, 2048, device="meta")).in_order(None))
+    assert rungs[-1].tile == (64, 64)
+    assert len(rungs) < 60
