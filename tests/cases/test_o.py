@@ -516,3 +516,24 @@ def test_an_input_that_leaves_no_room_for_a_tile_goes_back_to_the_host() -> None
         assert outcome.baseline_bytes == weights_and_input(vae, source)
         assert outcome.attempt.baseline_bytes == outcome.baseline_bytes - source.nbytes
         assert "input (2.4 MiB) moved back to the host" in outcome.adjusted
+
+
+@pytest.mark.parametrize("estimate", [True, False], ids=["planned", "tried"])
+@pytest.mark.parametrize("allocator", ["native", "async", "expandable"])
+def test_slack_never_breaks_the_budget_nor_the_order(allocator: str, estimate: bool) -> None:
+    """Reserved stays at or below the budget, and passing stays monotone, where memory has steps."""
+    vae, source = toy_vae("V2", width=8), torch.rand(1, 4, 48, 48)
+    whole = measured(vae, "decode", source)
+    passed: list[bool] = []
+    for budget in (1 * MIB, 24 * MIB, 44 * MIB, 64 * MIB, 128 * MIB):
+        card = virtual(f"512MiB,allocator={allocator}")
+        job = Job(vae, "decode", card, Request(budget, estimate=estimate))
+        try:
+            run_checked(job, source, whole.value)
+            passed.append(True)
+        except MemoryShortage:
+            passed.append(False)
+        assert_back(card)
+    assert passed == sorted(passed)
+    assert not passed[0]
+    assert passed[-1]

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import replace
 
 import pytest
 import torch
 from torch import nn
 
-from tests.cases.common import assert_back, measured, run_checked, virtual, weights_and_input
-from tightfit.card import open_card
+from tests.cases.common import (
+    Measured,
+    assert_back,
+    measured,
+    run_checked,
+    virtual,
+    weights_and_input,
+)
+from tightfit.card import open_card, open_cards
 from tightfit.errors import MemoryShortage
 from tightfit.plan.tilesize import parse_tile
 from tightfit.run.estimate import Estimator
@@ -380,3 +388,39 @@ def test_a_very_large_picture_reaches_the_floor() -> None:
     rungs = list(job.rungs(torch.empty(1, 4, 2048, 2048, device="meta")).in_order(None))
     assert rungs[-1].tile == (64, 64)
     assert len(rungs) < 60
+
+
+def test_d01_a_job_on_the_second_card_leaves_the_first_untouched() -> None:
+    """Planning, the fallback and its clean-up included: a peak of 0 bytes."""
+    vae, source = toy_vae("V3", width=8), torch.rand(1, 16, 2, 16, 16)
+    whole = measured(vae, "decode", source)
+    budget = whole.base + whole.peak // 2
+    first, second = open_cards("virtual:2x64MiB")
+    for estimate in (True, False):
+        job = Job(vae, "decode", second, Request(budget, estimate=estimate))
+        run_checked(job, source, whole.value)
+    assert (first.read().peak_allocated, first.read().peak_reserved) == (0, 0)
+
+
+def test_two_jobs_in_two_threads_on_two_cards_do_not_disturb_each_other() -> None:
+    """Each has its own model, its own card and its own figures."""
+    vaes = [toy_vae("V3", width=8, seed=seed) for seed in range(2)]
+    source = torch.rand(1, 16, 2, 16, 16)
+    wholes = [measured(vae, "decode", source) for vae in vaes]
+    problems: list[BaseException] = []
+
+    def work(vae: Vae, whole: Measured) -> None:
+        try:
+            budget = whole.base + whole.peak // 2
+            job = Job(vae, "decode", virtual(budget), Request(budget, estimate=False))
+            for _ in range(3):
+                run_checked(job, source, whole.value)
+        except BaseException as error:
+            problems.append(error)
+
+    threads = [threading.Thread(target=work, args=pair) for pair in zip(vaes, wholes, strict=True)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not problems
