@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import weakref
 
 import pytest
 import torch
@@ -250,14 +249,6 @@ def test_d01_work_on_one_card_leaves_the_other_untouched() -> None:
     assert result.shape == (1, 8, 30, 30)
     assert second.read().peak_allocated
     assert (first.read().peak_allocated, first.read().peak_reserved) == (0, 0)
-
-
-@pytest.fixture
-def no_cards(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As in a process that has opened no card yet."""
-    empty: weakref.WeakValueDictionary[int, object] = weakref.WeakValueDictionary()
-    for module in ("card", "keeper", "backend"):
-        monkeypatch.setattr(f"tightfit.card.virtual.{module}.keepers", empty)
 
 
 @pytest.mark.usefixtures("no_cards")

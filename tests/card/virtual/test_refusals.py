@@ -167,7 +167,7 @@ WAITS: dict[str, Callable[[torch.Tensor], object]] = {
     "equal": lambda x: torch.equal(x, x),
     "nonzero": lambda x: x.nonzero(),
     "copy to host": lambda x: torch.zeros(4).copy_(x[:4]),
-    "torch.vcard.synchronize": lambda _: torch.vcard.synchronize(),
+    "torch.vcard.synchronize": lambda x: torch.vcard.synchronize(x.device),
 }
 
 
