@@ -306,7 +306,7 @@ def test_delayed_frees_do_not_fail_a_job() -> None:
 
 def test_every_single_allocation_may_fail_once() -> None:
     """Wherever it strikes, the job ends well or with one error, and the card is back."""
-    vae, source = toy_vae("V3", width=8), torch.rand(1, 16, 2, 10, 10)
+    vae, source = toy_vae("V3", width=8), torch.rand(1, 16, 2, 9, 9)
     whole = measured(vae, "decode", source)
     weights = len(list(vae.module.parameters()))
     counting = virtual(ROOM)
@@ -321,7 +321,8 @@ def test_every_single_allocation_may_fail_once() -> None:
             else:
                 run_checked(job, source, whole.value)
         assert_back(card)
-        run_checked(job, source, whole.value, tolerance=1e-5)
+        if at % 16 == 0:
+            run_checked(job, source, whole.value)
 
 
 @pytest.mark.parametrize("name", ["V2", "V3"])
@@ -330,7 +331,7 @@ def test_what_is_refused_before_the_weights_are_read_would_not_have_passed(name:
     vae, source = toy_vae(name, width=8), torch.rand(1, *SOURCES[name][1:-2], 24, 24)
     whole = measured(vae, "decode", source)
     low, high = weights_and_input(vae, source), whole.base + whole.peak
-    for budget in range(low, high, (high - low) // 12):
+    for budget in range(low, high, (high - low) // 8):
         request = Request(budget)
         try:
             preflight(vae, "decode", virtual(budget), request, tuple(source.shape))
@@ -424,3 +425,14 @@ def test_two_jobs_in_two_threads_on_two_cards_do_not_disturb_each_other() -> Non
     for thread in threads:
         thread.join()
     assert not problems
+
+
+def test_on_the_host_a_budget_is_kept_by_planning() -> None:
+    """Nothing can cap the process, so what is predicted to exceed it is not tried."""
+    vae, source = toy_vae("V2"), torch.rand(1, 4, 24, 24)
+    whole = measured(vae, "decode", source)
+    budget = whole.base + whole.peak // 2
+    outcome = Job(vae, "decode", open_card("cpu"), Request(budget)).run(source)
+    assert outcome.attempts[0].outcome == "skipped"
+    assert outcome.attempt.tile is not None
+    torch.testing.assert_close(outcome.value, whole.value, rtol=0, atol=1e-5)
