@@ -10,7 +10,7 @@ import typer
 
 _CLIP = Path("datasets/data/bigbuckbunny.mp4")
 _FRAMES = "102:115"  # never seen in the training of the demo's VAE
-_WIDTH = 352
+_WIDTH = 384
 
 
 def demo(

@@ -101,7 +101,7 @@ def _shrunk(clip: Path, frames: str | None, width: int) -> torch.Tensor:
     scale = width / pixels.shape[-1]
     if scale >= 1:
         return pixels
-    height = max(16, round(pixels.shape[-2] * scale / 16) * 16)
+    height = max(16, round(pixels.shape[-2] * scale / 8) * 8)
     return torch.nn.functional.interpolate(pixels, (height, width), mode="area")
 
 
