@@ -27,7 +27,7 @@ class Recorder:
         self._events: deque[dict[str, Any]] = deque(maxlen=limit)
         self._start = time.perf_counter()
         self._last = 0
-        # Reentrant: a collection that strikes in here frees tensors, and frees are told to `memory`.
+        # Reentrant: a collection that strikes in here frees tensors, and `memory` is told of it.
         self._lock = threading.RLock()
         self.peak_allocated = 0
         self.peak_reserved = 0
