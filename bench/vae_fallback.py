@@ -321,7 +321,7 @@ class Bench:
                         f"{warm:.2f} s when the same thread runs it again; random weights"
                         f"{'' if finite else '; NOT FINITE'}"
                     ),
-                    attempts=_tries(outcome, self._counts),
+                    attempts=_tries(outcome),
                     baseline_bytes=outcome.baseline_bytes,
                     library_workspace_bytes=outcome.before_bytes,
                     weights_bytes=self.weights,
@@ -330,11 +330,6 @@ class Bench:
                 for _, seconds in runs
             ]
         )
-
-    @property
-    def _counts(self) -> bool:
-        """Whether the allocator counts what it refuses: cudaMallocAsync does not."""
-        return self.allocator != "async" or self.card_name.startswith("virtual:")
 
     def _free_run(self, direction: Direction) -> tuple[Outcome, float]:
         card = open_card(self.card_name)
@@ -389,7 +384,7 @@ class Bench:
             note = f"{shortage.what} {shortage.figures}"
             return replace(row, completed=False, note=note, attempts=tries)
         seconds = time.perf_counter() - start
-        tries = _tries(outcome, self._counts)
+        tries = _tries(outcome)
         fallback = first_fallback(tries)
         equal, error = self._against_whole(direction, outcome.value)
         return replace(
@@ -449,7 +444,7 @@ class Bench:
             who="inside-handler",
             budget_bytes=budget,
             completed=value is not None,
-            attempts=tuple(at.plain(counts=self._counts) for at in tries),
+            attempts=tuple(at.plain() for at in tries),
             library_workspace_bytes=before,
             weights_bytes=self.weights,
             input_bytes=source.nbytes,
@@ -484,10 +479,10 @@ class Measured(Try):
 
     peak_reserved: int = 0
 
-    def plain(self, *, counts: bool) -> Try:
+    def plain(self) -> Try:
         """As it goes into a row."""
         fields = {name: getattr(self, name) for name in Try.__dataclass_fields__}
-        return Try(**{**fields, "refusals": self.refusals if counts else None})
+        return Try(**fields)
 
 
 def _retried_inside(
@@ -519,7 +514,7 @@ def _retried_inside(
                     held_before_bytes=before.allocated,
                     baseline_bytes=baseline,
                     peak_bytes=after.peak_allocated,
-                    refusals=after.refusals - before.refusals,
+                    refusals=after.refused_since(before),
                     peak_reserved=after.peak_reserved or 0,
                 )
             )
@@ -606,7 +601,7 @@ def smooth_clip(frames: int, side: int, *, dtype: torch.dtype) -> torch.Tensor:
     return clip.tanh().to(dtype)
 
 
-def _tries(outcome: Outcome, counts: bool) -> tuple[Try, ...]:
+def _tries(outcome: Outcome) -> tuple[Try, ...]:
     return tuple(
         Try(
             attempt.rung,
@@ -615,7 +610,7 @@ def _tries(outcome: Outcome, counts: bool) -> tuple[Try, ...]:
             attempt.held_before_bytes,
             attempt.baseline_bytes,
             attempt.peak_bytes,
-            attempt.refusals if counts and attempt.outcome != "skipped" else None,
+            attempt.refusals,
         )
         for attempt in outcome.attempts
     )

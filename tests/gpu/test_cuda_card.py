@@ -172,11 +172,11 @@ def test_a_refused_workspace_is_counted_though_nothing_was_raised(card: Card) ->
     card.trim()
     held = card.read().reserved
     assert held is not None
-    before = card.read().refusals
+    before = card.read()
     with card.cap(held + 256 * MIB + 300 * MIB):
         torch.nn.functional.conv2d(image, kernel, padding=1)
         card.sync()
-    assert card.read().refusals > before
+    assert card.read().refused_since(before)
 
 
 def test_the_context_is_known(card: Card) -> None:

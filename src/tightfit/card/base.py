@@ -36,8 +36,14 @@ class Reading:
     peak_reserved: int | None
     context: int | None
     held_by_others: int | None
-    refusals: int = 0
+    refusals: int | None = None
     retries: int = 0
+
+    def refused_since(self, before: Reading) -> int | None:
+        """Requests turned down since another look; None where the allocator does not count."""
+        if self.refusals is None or before.refusals is None:
+            return None
+        return self.refusals - before.refusals
 
     @property
     def slack(self) -> int | None:

@@ -24,7 +24,7 @@ class CudaCard(Card):
     """``cuda:N``. The allocator is read, never changed.
 
     The context is what NVML says this process holds less what the allocator reserved; None where
-    the driver hides processes. Under ``async`` refusals are not counted, and are 0.
+    the driver hides processes. Under ``async`` refusals are not counted, so they are None.
     """
 
     kind = "cuda"
@@ -72,7 +72,7 @@ class CudaCard(Card):
             peak_reserved=torch.cuda.max_memory_reserved(self.index) + bounded.peak_reserved,
             context=self._context,
             held_by_others=others,
-            refusals=stats.get("num_ooms", 0),
+            refusals=None if self.allocator == "async" else stats.get("num_ooms", 0),
             retries=stats.get("num_alloc_retries", 0),
         )
 

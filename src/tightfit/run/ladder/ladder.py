@@ -74,7 +74,7 @@ class Attempt:
     peak_reserved_bytes: int | None = None
     held_before_bytes: int | None = None
     baseline_bytes: int | None = None
-    refusals: int = 0
+    refusals: int | None = None
     exact: bool = True
 
 
@@ -194,7 +194,7 @@ class Ladder:
             values, attempt = self._try(stage, rung, base)
             if values:
                 if lesson is not None:
-                    self.lessons.learn(lesson, attempt.refusals)
+                    self.lessons.learn(lesson, attempt.refusals or 0)
                 if not quiet or len(self.attempts) > first:
                     self.attempts.append(attempt)
                 return values[0]
@@ -253,7 +253,7 @@ class Ladder:
             peak_reserved_bytes=after.peak_reserved,
             held_before_bytes=before.allocated,
             baseline_bytes=base,
-            refusals=after.refusals - before.refusals,
+            refusals=after.refused_since(before),
         )
         if failure is None:
             self.drop(keepsakes)
