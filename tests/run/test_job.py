@@ -212,11 +212,11 @@ def test_a_seed_draws_from_the_posterior_and_is_repeated() -> None:
     """Only in encode, only where there is one."""
     toy = toy_vae("V2")
 
-    def sample(x: torch.Tensor, generator: torch.Generator | None) -> torch.Tensor:
-        mode = toy.encode(x)
-        return mode + torch.randn(mode.shape, generator=generator).to(mode.device)
+    def moments(x: torch.Tensor) -> torch.Tensor:
+        mean = toy.encode(x)
+        return torch.cat([mean, torch.zeros_like(mean)], dim=1)
 
-    vae = replace(toy, sample=sample)
+    vae = replace(toy, moments=moments)
     source = torch.rand(1, 3, 32, 32)
 
     def value(seed: int | None) -> torch.Tensor:
@@ -224,7 +224,10 @@ def test_a_seed_draws_from_the_posterior_and_is_repeated() -> None:
 
     assert torch.equal(value(3), value(3))
     assert not torch.equal(value(3), value(4))
-    assert torch.equal(value(None), measured(toy, "encode", source).value)
+    mode = measured(toy, "encode", source).value
+    assert torch.equal(value(None), mode)
+    noise = torch.randn(mode.shape, generator=torch.Generator().manual_seed(3))
+    assert torch.allclose(value(3), mode + noise)
 
 
 def test_a_budget_below_the_card_is_kept() -> None:
@@ -436,3 +439,52 @@ def test_on_the_host_a_budget_is_kept_by_planning() -> None:
     assert outcome.attempts[0].outcome == "skipped"
     assert outcome.attempt.tile is not None
     torch.testing.assert_close(outcome.value, whole.value, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("estimate", [True, False], ids=["planned", "tried"])
+def test_another_program_that_takes_memory_in_the_middle_leads_to_tiles(estimate: bool) -> None:
+    """What was planned no longer fits; the next rung is planned from what is left."""
+    vae, source = toy_vae("V2"), torch.rand(1, 4, 24, 24)
+    whole = measured(vae, "decode", source)
+    budget = whole.base + int(1.2 * whole.peak)
+    card = virtual(budget)
+    taken = int(0.7 * whole.peak)
+
+    def greedy(operator: str, _: int) -> None:
+        if "convolution" in operator and card.read().held_by_others == 0:
+            card.occupy(taken)
+
+    request = Request(budget, estimate=estimate)
+    with faults(card, on_allocate=greedy):
+        outcome = run_checked(Job(vae, "decode", card, request), source, whole.value)
+    assert (outcome.attempts[0].rung, outcome.attempts[0].outcome) == ("whole", "oom")
+    assert outcome.attempt.tile is not None
+    assert outcome.ledger["held_by_others"][0] == taken
+    card.vacate(taken)
+    assert run_checked(Job(vae, "decode", card, request), source).attempt.tile is None
+
+
+def test_a10_a_driver_that_spills_is_never_asked_to() -> None:
+    """Requests above the card would succeed, ten times slower; our own ceiling comes first."""
+    vae, source = toy_vae("V2"), torch.rand(1, 4, 24, 24)
+    whole = measured(vae, "decode", source)
+    budget = whole.base + whole.peak // 2
+    card = virtual(budget)
+    with faults(card, spill=True):
+        for estimate in (True, False):
+            job = Job(vae, "decode", card, Request(budget, estimate=estimate))
+            assert run_checked(job, source, whole.value).attempt.tile is not None
+    assert card.spilled == 0
+
+
+@pytest.mark.parametrize("estimate", [True, False], ids=["planned", "tried"])
+def test_d04_a_limit_on_single_allocations_leads_to_tiles(estimate: bool) -> None:
+    """There is enough memory in all, but no activation of the whole picture can be had."""
+    vae, source = toy_vae("V2"), torch.rand(1, 4, 48, 48)
+    whole = measured(vae, "decode", source)
+    card = virtual("64MiB")
+    with faults(card, max_allocation=3 * MIB):
+        job = Job(vae, "decode", card, Request(64 * MIB, estimate=estimate))
+        outcome = run_checked(job, source, whole.value)
+    assert outcome.attempt.tile is not None
+    assert "largest single allocation" in (outcome.attempts[0].reason or "")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -204,6 +205,26 @@ def test_an_error_that_somebody_stored_holds_nothing(card: VirtualCard) -> None:
     assert stored
     assert ladder.attempts[1].held_before_bytes == 0
     assert not ladder.notes
+
+
+def test_a_finished_future_that_somebody_keeps_holds_nothing(card: VirtualCard) -> None:
+    """A module that works in a thread of a pool, whose future outlives the call."""
+    futures: list[Future[str]] = []
+
+    def work() -> str:
+        kept = mib(card, 40)
+        mib(card, 40)
+        return str(kept.shape)
+
+    def run() -> str:
+        with ThreadPoolExecutor(1) as pool:
+            futures.append(pool.submit(work))
+            return futures[0].result()
+
+    ladder = ladder_on(card)
+    assert ladder.climb(STAGE, [Rung("whole", run), uses(card, 60)]) == "60 MiB"
+    assert isinstance(futures[0].exception(), torch.OutOfMemoryError)
+    assert ladder.attempts[1].held_before_bytes == 0
 
 
 def test_cycles_of_the_failed_try_are_collected(card: VirtualCard) -> None:
