@@ -32,11 +32,10 @@ def adapt(module: nn.Module, *, random: bool = False) -> Vae:
             mode: torch.Tensor = vae.encode(samples, return_dict=False)[0].mode()
         return mode
 
-    def draw(samples: torch.Tensor, generator: torch.Generator | None) -> torch.Tensor:
+    def moments(samples: torch.Tensor) -> torch.Tensor:
         with _whole(module):
             posterior = vae.encode(samples, return_dict=False)[0]
-        drawn: torch.Tensor = posterior.sample(generator)
-        return drawn
+        return torch.cat([posterior.mean, posterior.logvar], dim=1)
 
     def decode(latent: torch.Tensor) -> torch.Tensor:
         with _whole(module):
@@ -48,7 +47,7 @@ def adapt(module: nn.Module, *, random: bool = False) -> Vae:
         traits,
         encode,
         decode,
-        sample=draw,
+        moments=moments,
         reset=lambda: _reset(module),
         dtype=next(weights(module)).tensor.dtype,
         identity=weights_hash(module),

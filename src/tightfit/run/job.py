@@ -133,7 +133,7 @@ class Job:
         self.recorder.event("end", held_bytes=after.allocated)
         last = ladder.attempts[-1]
         return Outcome(
-            value=value,
+            value=self._drawn(value) if self._draws else value,
             attempts=tuple(ladder.attempts),
             exact=last.exact,
             estimate=self._estimate(estimator, source),
@@ -259,13 +259,15 @@ class Job:
 
         `host` is the same input on the host, to which the rungs may go back.
         """
+        call, channels = self._call()
         return VaeRungs(
             vae=self.vae,
             direction=self.direction,
             source=loaded,
             host=loaded if host is None else host,
             device=self.card.device,
-            call=self._call(),
+            call=call,
+            channels=channels,
             estimator=estimator or self._estimator(),
             fine=self.request.estimate,
             wish=self.request.wish,
@@ -285,18 +287,36 @@ class Job:
 
         def run() -> torch.Tensor:
             stack.close()
-            call = self.vae.call(self.direction)
+            call, _ = self._call()
             with torch.no_grad():
                 return torch.cat([call(item) for item in torch.split(source, 1)])
 
         yield Rung("cpu", run)
 
-    def _call(self) -> Callable[[torch.Tensor], torch.Tensor]:
-        draw, seed = self.vae.sample, self.request.seed
-        if draw is None or seed is None or self.direction == "decode":
-            return self.vae.call(self.direction)
-        generator = self.card.generator(seed)
-        return lambda samples: draw(samples, generator)
+    def _call(self) -> tuple[Callable[[torch.Tensor], torch.Tensor], int]:
+        """What a rung calls, and how many channels that gives."""
+        traits = self.vae.traits
+        if self.direction == "decode":
+            return self.vae.decode, traits.channels
+        if self._draws and self.vae.moments is not None:
+            return self.vae.moments, 2 * traits.latent_channels
+        return self.vae.encode, traits.latent_channels
+
+    @property
+    def _draws(self) -> bool:
+        """Whether the latent is drawn: then rungs give its moments, and noise is added once."""
+        return (
+            self.direction == "encode"
+            and self.request.seed is not None
+            and self.vae.moments is not None
+        )
+
+    def _drawn(self, moments: torch.Tensor) -> torch.Tensor:
+        """One latent of the posterior; the same noise at every rung, budget and device."""
+        mean, log_variance = moments.float().chunk(2, dim=1)
+        generator = torch.Generator().manual_seed(self.request.seed or 0)
+        noise = torch.randn(mean.shape, generator=generator)
+        return (mean + torch.exp(0.5 * log_variance) * noise).to(moments.dtype)
 
     def _tell(self, rung: str, done: int, total: int) -> None:
         self.recorder.event("tile", rung=rung, done=done, total=total)

@@ -40,6 +40,7 @@ class VaeRungs:
         host: the same on the host.
         device: where the VAE's weights are.
         call: the VAE's call for this direction.
+        channels: of what it gives.
         estimator: predicts needs.
         fine: offer more sizes of tiles, for a planner to pick from.
         wish: what the user said about tiles.
@@ -54,6 +55,7 @@ class VaeRungs:
     host: torch.Tensor
     device: torch.device
     call: Callable[[torch.Tensor], torch.Tensor]
+    channels: int
     estimator: Estimator
     fine: bool
     wish: TileWish
@@ -165,8 +167,8 @@ class VaeRungs:
                 self.call,
                 self.source,
                 grid=grid,
+                channels=self.channels,
                 traits=self.vae.traits,
-                direction=self.direction,
                 device=self.device,
                 before_call=self.before_call,
                 after_call=self._ticker(name, total),

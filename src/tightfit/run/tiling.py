@@ -59,19 +59,20 @@ def run_tiled(
     source: torch.Tensor,
     *,
     grid: Grid,
+    channels: int,
     traits: Traits,
-    direction: Direction,
     device: torch.device,
     before_call: Callable[[], None],
     after_call: Callable[[], None],
 ) -> torch.Tensor:
     """Run `call` on each tile of each item of `source` [B,C,…]; the result lies on the host.
 
+    The result is [B,`channels`,…] with the sizes of `grid`.
+
     Tiles are read from wherever `source` lies and moved to `device` one at a time. Sums are kept
     in float32; the result has the dtype that `call` gives. A result of an unexpected shape raises
     `RuntimeError` naming both shapes.
     """
-    channels = traits.latent_channels if direction == "encode" else traits.channels
     items = source.shape[0]
     out = torch.zeros((items, channels, *grid.sizes), dtype=torch.float32)
     dtype = out.dtype

@@ -101,7 +101,8 @@ class Vae:
         traits: what its shapes mean.
         encode: samples [B,C,…] on the module's device to the latent's mode, raw.
         decode: a raw latent to samples.
-        sample: like `encode`, but drawn from the posterior; None where there is no posterior.
+        moments: like `encode`, but mean and log variance of the posterior, [B,2C,…]; None where
+            there is no posterior.
         reset: drops what the module keeps on itself between calls.
         dtype: what it computes in.
         identity: a hash of the weights, or None.
@@ -112,7 +113,7 @@ class Vae:
     traits: Traits
     encode: Callable[[torch.Tensor], torch.Tensor]
     decode: Callable[[torch.Tensor], torch.Tensor]
-    sample: Callable[[torch.Tensor, torch.Generator | None], torch.Tensor] | None = None
+    moments: Callable[[torch.Tensor], torch.Tensor] | None = None
     reset: Callable[[], None] = field(default=_nothing)
     dtype: torch.dtype = torch.float32
     identity: str | None = None
