@@ -234,11 +234,16 @@ def test_a_card_lives_as_long_as_a_tensor_on_it() -> None:
     assert index not in keepers
 
 
+@pytest.mark.usefixtures("no_cards")
 def test_more_cards_than_devices_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The sentence says how many can be open."""
-    monkeypatch.setattr("tightfit.card.virtual.card._MOST_CARDS", len(keepers))
-    with pytest.raises(UsageError, match="can be no more"):
+    """The sentence says how many can be open; one that is closed makes room."""
+    monkeypatch.setattr("tightfit.card.virtual.card._MOST_CARDS", 2)
+    first, second = virtual(), virtual()
+    with pytest.raises(UsageError, match="2 virtual cards are open, and there can be no more"):
         virtual()
+    del first
+    assert virtual().index == 0
+    assert second.index == 1
 
 
 def test_d01_work_on_one_card_leaves_the_other_untouched() -> None:
