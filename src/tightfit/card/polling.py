@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 
 @contextmanager
@@ -13,8 +13,9 @@ def polled(look: Callable[[], None], *, seconds: float) -> Iterator[None]:
     done = threading.Event()
 
     def loop() -> None:
-        while not done.wait(seconds):
-            look()
+        with suppress(RuntimeError):
+            while not done.wait(seconds):
+                look()
 
     thread = threading.Thread(target=loop, name="tightfit-observer", daemon=True)
     look()
@@ -24,4 +25,5 @@ def polled(look: Callable[[], None], *, seconds: float) -> Iterator[None]:
     finally:
         done.set()
         thread.join()
-        look()
+        with suppress(RuntimeError):  # a broken device must not hide what broke it
+            look()

@@ -344,6 +344,49 @@ def test_o08_clean_up_that_fails_inside_the_work_does_not_hide_the_reason(
     assert ladder.climb(STAGE, [uses(card, 8)]) == "8 MiB"
 
 
+def test_an_error_is_itself_though_the_caller_is_handling_an_oom(card: VirtualCard) -> None:
+    """A climb in somebody's handler: not retried, and what they handle keeps its traceback."""
+
+    def run() -> str:
+        raise ValueError("a shape that cannot be")
+
+    ladder = ladder_on(card)
+
+    def in_a_handler() -> None:
+        try:
+            mib(card, 80)
+        except torch.OutOfMemoryError:
+            with pytest.raises(ValueError, match="a shape"):
+                ladder.climb(STAGE, [Rung("whole", run), uses(card, 8)])
+            ladder.climb(STAGE, [uses(card, 80), uses(card, 8)])
+            raise
+
+    with pytest.raises(torch.OutOfMemoryError) as theirs:
+        in_a_handler()
+    assert outcomes(ladder) == [("80 MiB", "oom"), ("8 MiB", "ok")]
+    assert "mib" in [entry.name for entry in theirs.traceback]
+
+
+def test_a_device_that_cannot_be_read_any_more_does_not_hide_what_broke_it(
+    card: VirtualCard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After an illegal access every question to the driver fails too; the first error is told."""
+    module = Caching()
+
+    def dead() -> None:
+        raise RuntimeError("the driver does not answer")
+
+    def run() -> str:
+        module.feat[1] = mib(card, 1)
+        monkeypatch.setattr(card, "read", dead)
+        raise RuntimeError("an illegal memory access was encountered")
+
+    ladder = ladder_on(card, module=module, reset=module.reset)
+    with pytest.raises(RuntimeError, match="illegal memory access"):
+        ladder.climb(STAGE, [Rung("whole", run)])
+    assert module.feat == [None, None]
+
+
 # Every form, at once and late
 
 

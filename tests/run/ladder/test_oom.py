@@ -158,3 +158,14 @@ def test_what_must_not_be_retried_is_not_although_memory_ran_out_before(
 ) -> None:
     """A request to stop, a final report and a broken device stand for themselves."""
     assert device_oom_behind(replaced(error)) is None
+
+
+def test_what_the_caller_was_handling_is_not_what_happened() -> None:
+    """Called in a handler of an out-of-memory, another error is that error."""
+    outside = torch.OutOfMemoryError("the caller's")
+    own, oom = ValueError("a shape"), torch.OutOfMemoryError("full")
+    own.__context__ = oom.__context__ = outside
+    assert device_oom_behind(own) is outside
+    assert device_oom_behind(own, outside=outside) is None
+    own.__context__ = oom
+    assert device_oom_behind(own, outside=outside) is oom

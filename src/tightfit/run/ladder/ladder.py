@@ -2,14 +2,16 @@
 
 A try that ran out of memory leaves the handler as one line of text. Outside of it, in this order:
 tracebacks are cut along the whole chain, what the module kept on itself is dropped, cycles are
-collected once, the allocator is trimmed, the device is waited for, and allocated is compared with
-the baseline. Only then does the next rung start, with the whole room.
+collected once, the device is waited for, the allocator is trimmed, and allocated is compared with
+what it was. Only then does the next rung start, with the whole room.
 """
 
 from __future__ import annotations
 
 import gc
+import sys
 from collections.abc import Callable, Hashable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Generic, TypeVar
 
@@ -203,10 +205,11 @@ class Ladder:
 
     def _prepare(self, prepare: Callable[[], int]) -> int:
         """Bytes that `prepare` freed; one that fails is noted and freed nothing."""
+        outside = sys.exception()
         try:
             freed = prepare()
         except Exception as error:
-            self._note(f"freeing memory failed: {cut(error)}")
+            self._note(f"freeing memory failed: {cut(error, outside=outside)}")
             return 0
         self.card.trim()
         return freed
@@ -229,18 +232,20 @@ class Ladder:
             keepsakes = Keepsakes(self.module, device=self.card.device, name=self.module_name)
         values: list[T] = []
         failure: str | None = None
+        outside = sys.exception()
         try:
             values.append(rung.run())
             self.card.sync()
         except BaseException as error:
             values.clear()
-            failure = self._out_of_memory(error)
+            failure = self._out_of_memory(error, outside)
             if failure is None:
-                empty_frames(error)
+                empty_frames(error, outside=outside)
                 self.drop(keepsakes)
-                self._note_peaks()
+                with suppress(RuntimeError):  # a broken device must not hide what broke it
+                    self._note_peaks()
                 raise
-            cut(error)
+            cut(error, outside=outside)
         self._note_peaks()
         after = self.card.read()
         attempt = Attempt(
@@ -270,9 +275,9 @@ class Ladder:
         kept = f"; dropped {', '.join(dropped)}" if dropped else ""
         return [], replace(attempt, outcome="oom", reason=failure + kept)
 
-    def _out_of_memory(self, error: BaseException) -> str | None:
+    def _out_of_memory(self, error: BaseException, outside: BaseException | None) -> str | None:
         """What the device said when it ran out of memory; None if that is not what happened."""
-        oom = device_oom_behind(error, free=self.room())
+        oom = device_oom_behind(error, outside=outside)
         if oom is None:
             return None
         if oom is not error:
@@ -299,33 +304,42 @@ class Ladder:
 
     def _settle(self) -> None:
         """Wait for the device; an out-of-memory that arrives late belongs to the failed try."""
+        outside = sys.exception()
         for _ in range(8):
             late = ""
             try:
                 self.card.sync()
             except BaseException as error:
-                late = self._out_of_memory(error) or ""
+                late = self._out_of_memory(error, outside) or ""
                 if not late:
                     raise
-                cut(error)
+                cut(error, outside=outside)
             if not late:
                 return
             self._note(f"arrived late, at a synchronisation: {late}")
 
     def drop(self, keepsakes: Keepsakes | None = None) -> tuple[str, ...]:
         """Let the module drop what it keeps: its own way first, then by name; what went."""
-        before = self.card.read().allocated
+        outside = sys.exception()  # maybe the failure that this comes after, on its way
+        before = self._allocated()
         if self.reset is not None:
             try:
                 self.reset()
             except Exception as error:
-                empty_frames(error)  # and no more: the failure it comes after may be on its way
+                empty_frames(error, outside=outside)
                 self._note(f"the module's own clean-up failed: {in_one_line(error)}")
-        own = self.card.read().allocated
+        own = self._allocated()
         dropped = keepsakes.drop() if keepsakes is not None else ()
         if before is not None and own is not None and own < before:
             return (f"{self.module_name}'s own cache ({format_bytes(before - own)})", *dropped)
         return dropped
+
+    def _allocated(self) -> int | None:
+        """Bytes in live tensors; None where unknown, or where the device is broken."""
+        try:
+            return self.card.read().allocated
+        except RuntimeError:
+            return None
 
     def _note(self, text: str) -> None:
         if text not in self.notes:

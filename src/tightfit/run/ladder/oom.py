@@ -61,13 +61,18 @@ def is_device_oom(
 
 
 def device_oom_behind(
-    error: BaseException, *, free: int | None = None, workspace: int | None = None
+    error: BaseException,
+    *,
+    free: int | None = None,
+    workspace: int | None = None,
+    outside: BaseException | None = None,
 ) -> BaseException | None:
     """The device's out-of-memory that `error` is, or that it took the place of; None if none.
 
     Clean-up code that fails replaces the error that it cleans up after: an assertion of a lock
     that was given back twice is still an out-of-memory. A device that is broken is not, nor is
-    a request to stop, whatever came before.
+    a request to stop, whatever came before. Nor is what happened before we were called: `outside`
+    is what our caller was handling then.
     """
     if is_device_oom(error, free=free, workspace=workspace):
         return error
@@ -75,4 +80,4 @@ def device_oom_behind(
         return None
     if any(broken in str(error).lower() for broken in _BROKEN_TEXTS):
         return None
-    return next(filter(is_device_oom, chain(error)), None)
+    return next(filter(is_device_oom, chain(error, outside=outside)), None)

@@ -7,6 +7,7 @@ locals: for a failed decode, gigabytes. Whoever keeps the exception keeps them.
 from __future__ import annotations
 
 import gc
+import sys
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -14,9 +15,13 @@ from contextlib import contextmanager, suppress
 from tightfit.card import Card
 
 
-def chain(error: BaseException) -> Iterator[BaseException]:
-    """`error` and everything it refers to: causes, contexts, members of groups; each once."""
-    seen: set[int] = set()
+def chain(error: BaseException, *, outside: BaseException | None = None) -> Iterator[BaseException]:
+    """`error` and everything it refers to: causes, contexts, members of groups; each once.
+
+    Not `outside`, nor what only it refers to: what our caller was handling when it called us is
+    the context of every error raised since, and is neither ours to read nor to cut.
+    """
+    seen: set[int] = set() if outside is error else {id(outside)}
     waiting: list[BaseException | None] = [error]
     while waiting:
         current = waiting.pop()
@@ -29,9 +34,9 @@ def chain(error: BaseException) -> Iterator[BaseException]:
             waiting += current.exceptions
 
 
-def empty_frames(error: BaseException) -> None:
+def empty_frames(error: BaseException, *, outside: BaseException | None = None) -> None:
     """Drop the locals of every finished frame along the chain; the traceback stays readable."""
-    for link in chain(error):
+    for link in chain(error, outside=outside):
         if link.__traceback__ is not None:
             traceback.clear_frames(link.__traceback__)
 
@@ -41,11 +46,11 @@ def in_one_line(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}".strip().splitlines()[0][:300]
 
 
-def cut(error: BaseException) -> str:
+def cut(error: BaseException, *, outside: BaseException | None = None) -> str:
     """Drop frames and tracebacks along the whole chain; the text that remains of `error`."""
     text = in_one_line(error)
-    empty_frames(error)
-    for link in list(chain(error)):
+    empty_frames(error, outside=outside)
+    for link in list(chain(error, outside=outside)):
         link.__traceback__ = None
     return text
 
@@ -57,10 +62,11 @@ def leaving_nothing(card: Card) -> Iterator[None]:
     What functions inside a failed call closed over stays until the error is dropped, since the
     traceback is left for people to read.
     """
+    outside = sys.exception()
     try:
         yield
     except BaseException as error:
-        empty_frames(error)
+        empty_frames(error, outside=outside)
         gc.collect()
         with suppress(RuntimeError):  # a broken device must not hide what broke it
             card.trim()
