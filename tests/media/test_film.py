@@ -5,6 +5,7 @@ from __future__ import annotations
 from fractions import Fraction
 from pathlib import Path
 
+import av
 import numpy as np
 import pytest
 from PIL import Image
@@ -128,3 +129,20 @@ def test_a_still_picture_of_a_film_codec_is_named(tmp_path: Path) -> None:
     Image.fromarray(noise(64, 64, 3)).save(tmp_path / "a.avif")
     with pytest.raises(InputError, match="AVIF are not read"), open_film(tmp_path / "a.avif"):
         pytest.fail("it must not open")
+
+
+def test_a_title_that_is_no_text_is_no_reason_to_refuse(tmp_path: Path) -> None:
+    """Bytes that are not UTF-8 in the metadata do not matter for the picture."""
+    path = tmp_path / "a.mkv"
+    with av.open(str(path), "w") as container:
+        container.metadata["title"] = "TITLE-TITLE"
+        stream = container.add_stream("libx264", rate=24)
+        stream.width, stream.height, stream.pix_fmt = 32, 32, "yuv420p"
+        frame = av.VideoFrame.from_ndarray(np.zeros((32, 32, 3), np.uint8), format="rgb24")
+        for packet in (*stream.encode(frame), *stream.encode()):
+            container.mux(packet)
+    data = path.read_bytes()
+    assert b"TITLE-TITLE" in data
+    path.write_bytes(data.replace(b"TITLE-TITLE", b"TITL\xff\xfe\xffITLE"))
+    with open_film(path) as source:
+        assert (source.width, source.height) == (32, 32)

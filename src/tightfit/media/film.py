@@ -28,6 +28,8 @@ _LIMITS = {
 }
 _PICTURE_BRANDS = {"heic", "heix", "mif1", "avif"}
 _HDR = {int(ColorTrc.SMPTE2084), int(ColorTrc.ARIB_STD_B67)}
+# From version 19 on, PyAV itself replaces what is no text in a film's titles and comments.
+_LENIENT = {} if int(av.__version__.partition(".")[0]) >= 19 else {"metadata_errors": "replace"}
 # Without these flags swscale is off by up to two steps, and differs between processors.
 EXACT = int(
     Interpolation.BICUBIC
@@ -45,7 +47,7 @@ def open_film(path: Path) -> Iterator[Source]:
     the first frame.
     """
     try:
-        container = av.open(f"file:{path}", options=_LIMITS, metadata_errors="replace")
+        container = av.open(f"file:{path}", options=_LIMITS, **_LENIENT)
     except av.error.FFmpegError as error:
         raise InputError(_unreadable(path)) from error
     with container:
