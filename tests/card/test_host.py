@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import psutil
 import pytest
 import torch
 
 from tightfit.card import host, open_card
-from tightfit.units import MIB
+from tightfit.units import GIB, MIB
 
 
 def test_what_cannot_be_known_is_unknown() -> None:
@@ -30,6 +31,21 @@ def test_the_total_is_the_smaller_of_ram_and_the_cgroup(
     none.write_text("max\n")
     limit.write_text(f"{64 * MIB}\n")
     assert open_card("cpu").read().total == 64 * MIB
+
+
+def test_what_others_hold_of_a_large_machine_is_not_taken_from_a_small_cgroup(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Others count only where they leave less than the limit."""
+    limit = tmp_path / "memory.max"
+    limit.write_text(f"{16 * GIB}\n")
+    monkeypatch.setattr(host, "_CGROUP_LIMITS", (limit,))
+    for available, others in ((28 * GIB, 0), (4 * GIB, 12 * GIB)):
+        ram = SimpleNamespace(total=128 * GIB, available=available)
+        monkeypatch.setattr(psutil, "virtual_memory", lambda ram=ram: ram)
+        held = open_card("cpu").read().held_by_others
+        assert held == pytest.approx(others, abs=4 * GIB)
+        assert (held == 0) == (others == 0)
 
 
 def test_a_card_of_the_host_does_nothing_where_nothing_can_be_done() -> None:

@@ -32,7 +32,11 @@ class HostCard(Card):
         self.device = torch.device("cpu")
 
     def read(self) -> Reading:
-        """Total is the smaller of RAM and the cgroup's limit; others is what RAM lacks."""
+        """Total is the smaller of RAM and the cgroup's limit.
+
+        What others hold of it is what is neither ours nor available: of a large machine's RAM
+        they may hold much, and none of what the cgroup leaves us.
+        """
         memory = psutil.virtual_memory()
         total = min([memory.total, *_cgroup_limits()])
         mine = psutil.Process().memory_info().rss
@@ -43,7 +47,7 @@ class HostCard(Card):
             peak_allocated=None,
             peak_reserved=None,
             context=None,
-            held_by_others=max(0, memory.total - memory.available - mine),
+            held_by_others=max(0, total - memory.available - mine),
         )
 
     def reset_peaks(self) -> None:
