@@ -12,6 +12,8 @@ from safetensors.torch import save_file
 
 from tightfit.adapters import find_vae, load_vae, outline_vae, stored_dtype
 from tightfit.adapters.architectures import ARCHITECTURES
+from tightfit.adapters.diffusers_vae import weights_hash
+from tightfit.card import open_card
 from tightfit.errors import InputError, UsageError
 from tightfit.weigh import weight_bytes
 
@@ -198,3 +200,22 @@ def _original_names(module: torch.nn.Module) -> dict[str, tuple[int, ...]]:
                     shape = (*shape, 1, 1)
         names[new] = shape
     return names
+
+
+def test_a_variant_beside_the_weights_is_not_what_they_are_stored_in(saved: Path) -> None:
+    """A folder with float16 copies too, as hubs have: the loader takes the plain file."""
+    AutoencoderKLWan.from_pretrained(saved).half().save_pretrained(saved, variant="fp16")
+    assert len(list(saved.glob("*.safetensors"))) == 2
+    source = find_vae(str(saved))
+    assert stored_dtype(source) == load_vae(source).dtype == torch.float32
+
+
+def test_the_hash_is_of_the_weights_wherever_they_lie() -> None:
+    """The same on a card as on the host, another for other weights, none without any bytes."""
+    module = AutoencoderKLWan(base_dim=4)
+    other = AutoencoderKLWan(base_dim=4)
+    on_the_host = weights_hash(module)
+    assert on_the_host != weights_hash(other)
+    card = open_card("virtual:64MiB")
+    assert weights_hash(module.to(card.device)) == on_the_host
+    assert weights_hash(module.to("meta")) is None

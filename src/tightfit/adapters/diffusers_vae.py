@@ -55,16 +55,21 @@ def adapt(module: nn.Module, *, random: bool = False) -> Vae:
     )
 
 
-def weights_hash(module: nn.Module) -> str:
-    """SHA-256 over names, shapes, dtypes and bytes of all weights, ties once; hexadecimal."""
+def weights_hash(module: nn.Module) -> str | None:
+    """SHA-256 over names, shapes, dtypes and bytes of all weights, ties once; hexadecimal.
+
+    The same wherever the weights lie; None on the meta device, where they have no bytes.
+    """
     digest = hashlib.sha256()
     seen = set()
     for held in sorted(weights(module), key=lambda held: held.path):
+        if held.tensor.device.type == "meta":
+            return None
         key = identity(held.tensor)
         digest.update(f"{held.path} {tuple(held.tensor.shape)} {held.tensor.dtype}".encode())
-        if key not in seen and held.tensor.device.type == "cpu":
+        if key not in seen:
             seen.add(key)
-            flat = held.tensor.detach().contiguous().reshape(-1)
+            flat = held.tensor.detach().cpu().contiguous().reshape(-1)
             digest.update(flat.view(torch.uint8).numpy().data)
     return digest.hexdigest()
 

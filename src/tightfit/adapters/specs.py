@@ -128,7 +128,7 @@ def stored_dtype(source: Source) -> torch.dtype:
 
     if source.path is None:
         return torch.float32
-    files = [source.path] if source.path.is_file() else sorted(source.path.glob("*.safetensors"))
+    files = [source.path] if source.path.is_file() else _weight_files(source.path)
     if not files:
         return torch.float32
     with safe_open(files[0], framework="pt") as file:
@@ -137,6 +137,11 @@ def stored_dtype(source: Source) -> torch.dtype:
             if dtype.is_floating_point:
                 return dtype
     return torch.float32
+
+
+def _weight_files(folder: Path) -> list[Path]:
+    """Weights that a loader takes by default come first, variants (``….fp16.…``) after them."""
+    return sorted(folder.glob("*.safetensors"), key=lambda path: ("." in path.stem, path.name))
 
 
 def parse_dtype(name: str) -> torch.dtype | None:
