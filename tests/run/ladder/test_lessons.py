@@ -34,7 +34,7 @@ def test_lessons_last_from_process_to_process(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "{", "[1]", '{"job": "many"}', "null", '"x"', '{"job": null}']
+    "text", ["", "{", "[1]", '{"job": "many"}', "null", '"x"', '{"job": Infinity}', '{"job": null}']
 )
 def test_a_damaged_file_is_as_good_as_none(text: str, tmp_path: Path) -> None:
     """It is written anew with the next lesson."""

@@ -21,7 +21,7 @@ class Lessons:
         self._path = path
         self._short: dict[str, int] = {}
         if path is not None:
-            with suppress(OSError, ValueError, TypeError, AttributeError):
+            with suppress(OSError, ValueError, TypeError, AttributeError, OverflowError):
                 stored = json.loads(path.read_text(encoding="utf-8"))
                 self._short = {str(key): int(value) for key, value in stored.items()}
 
