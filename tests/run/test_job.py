@@ -18,8 +18,9 @@ from tests.cases.common import (
     weights_and_input,
 )
 from tightfit.card import open_card, open_cards
-from tightfit.errors import MemoryShortage
+from tightfit.errors import Cancelled, MemoryShortage
 from tightfit.plan.tilesize import parse_tile
+from tightfit.run.cancel import Cancel
 from tightfit.run.estimate import Estimator
 from tightfit.run.job import Job, Request
 from tightfit.run.ladder import Lessons
@@ -27,6 +28,7 @@ from tightfit.run.preflight import preflight
 from tightfit.run.vae import Direction, Traits, Vae
 from tightfit.testing import faults, oom_after, other_program, toy_vae, wrap_toy
 from tightfit.units import GIB, MIB
+from tightfit.weigh import weight_bytes
 
 ROOM = 256 * MIB
 SOURCES = {
@@ -268,6 +270,65 @@ def test_the_host_takes_over_only_where_it_is_allowed_to() -> None:
         assert outcome.attempt.rung == "cpu"
         with pytest.raises(MemoryShortage):
             Job(vae, "encode", card, replace(request, allow_cpu=False)).run(source)
+
+
+def test_the_host_is_watched_and_stopped_as_a_card_is() -> None:
+    """Each item is told, and the flag is obeyed before the next one."""
+    vae, source, cancel = toy_vae("V2"), torch.rand(3, 3, 64, 64), Cancel()
+    told: list[tuple[str, int, int]] = []
+
+    def progress(rung: str, done: int, total: int) -> None:
+        told.append((rung, done, total))
+        if done == 2:
+            cancel.set()
+
+    request = Request(32 * 1024, allow_cpu=True)
+    card = virtual("64MiB")
+    with pytest.raises(Cancelled):
+        Job(vae, "encode", card, request, cancel=cancel, progress=progress).run(source)
+    assert told == [("cpu", 1, 3), ("cpu", 2, 3)]
+    assert_back(card)
+
+
+def test_a_rung_short_of_workspace_comes_before_the_host() -> None:
+    """It may be slow, but the card can do it: nothing goes to the CPU that need not."""
+    vae, source, lessons = toy_vae("V2"), torch.rand(1, 4, 24, 24), Lessons()
+    request = Request(32 * MIB, wish=parse_tile("off"), allow_cpu=True)
+    card = virtual("32MiB")
+    job = Job(vae, "decode", card, request, lessons=lessons)
+    with faults(
+        card,
+        workspace=lambda op, size: 12 * size if "convolution" in op else 0,
+        silent_workspace=True,
+    ):
+        assert job.run(source).attempt.refusals
+        assert job.run(source).attempt.rung == "whole"
+
+
+def test_a_module_that_lies_on_the_card_already_is_not_counted_twice() -> None:
+    """A user's own: a budget for one copy is enough, it stays there, and the host may help."""
+    vae = toy_vae("V2", width=128)
+    source = torch.rand(1, 3, 32, 32)
+    expected, weights = vae.encode(source), weight_bytes(vae.module)
+    card = virtual("64MiB")
+    vae.module.to(card.device)
+    held = card.read().allocated
+    for budget, rung in ((weights * 3 // 2, "whole"), (weights + 2**16, "cpu")):
+        request = Request(budget, allow_cpu=True)
+        outcome = Job(vae, "encode", card, request).run(source)
+        assert outcome.attempt.rung == rung
+        torch.testing.assert_close(outcome.value, expected, rtol=0, atol=1e-5)
+        assert outcome.before_bytes == outcome.after_bytes == held == card.read().allocated
+        if rung == "whole":
+            assert outcome.ledger["input"] == (source.nbytes, "measured")
+    assert all(p.device == card.device for p in vae.module.parameters())
+
+
+def test_the_estimate_is_of_as_many_pictures_as_run_at_once() -> None:
+    """Predicted and measured peak agree for a batch too."""
+    vae, source = toy_vae("V2"), torch.rand(6, 4, 24, 24)
+    outcome = run_checked(Job(vae, "decode", virtual(ROOM), Request(ROOM)), source)
+    assert outcome.estimate.peak_bytes == pytest.approx(outcome.peak_bytes, rel=0.05)
 
 
 def test_a_job_short_of_workspace_begins_lower_next_time() -> None:

@@ -6,7 +6,6 @@ import gc
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from itertools import chain
 
 import torch
 
@@ -16,7 +15,7 @@ from tightfit.plan.tilesize import TileWish
 from tightfit.run.cancel import Cancel
 from tightfit.run.estimate import Estimate, Estimator
 from tightfit.run.ladder import Attempt, Ladder, Lessons, Rung, Stage, leaving_nothing
-from tightfit.run.rungs import Progress, VaeRungs
+from tightfit.run.rungs import MOST_AT_ONCE, Progress, VaeRungs
 from tightfit.run.vae import Direction, Vae
 from tightfit.units import format_bytes
 from tightfit.watch import Recorder
@@ -137,7 +136,7 @@ class Job:
             attempts=tuple(ladder.attempts),
             exact=last.exact,
             estimate=self._estimate(estimator, source),
-            ledger=_ledger(before, baseline, ran, last, weight_bytes(self.vae.module), self),
+            ledger=_ledger(before, baseline, ran, last, self),
             before_bytes=before.allocated,
             baseline_bytes=baseline.allocated,
             peak_bytes=ladder.peak_bytes,
@@ -186,16 +185,17 @@ class Job:
         None where not even the weights fit and the host may do the work.
         """
         weights = weight_bytes(self.vae.module)
+        coming = weights if self.card.kind == "cpu" else self._coming()
         stage = Stage("load", f"Not enough memory to load {self.vae.traits.name}.", _ADVICE)
 
         def enter() -> bool:
             stack.enter_context(placed(self.vae.module, self.card.device))
             return True
 
-        rungs = [Rung("weights", enter, need=lambda: weights)]
+        rungs = [Rung("weights", enter, need=lambda: coming)]
         evict = self._evict(ladder)
         if evict is not None:
-            rungs.append(Rung("evict idle models", enter, prepare=lambda: evict(weights)))
+            rungs.append(Rung("evict idle models", enter, prepare=lambda: evict(coming)))
         if self.request.allow_cpu and self.card.kind != "cpu":
             rungs.append(Rung("cpu", lambda: False))
         if not ladder.climb(stage, rungs, quiet=True):
@@ -205,9 +205,13 @@ class Job:
         moves = Rung("input on the card", lambda: source.to(self.card.device))
         roomy = source.nbytes * 2 <= ladder.room()
         loaded = ladder.climb(stage, [moves, stays] if roomy else [stays], quiet=True)
-        if not roomy:
+        if loaded.device != self.card.device:
             adjusted.append(f"input ({format_bytes(source.nbytes)}) kept on the host")
         return self.rungs(loaded, source, estimator=estimator, adjusted=adjusted)
+
+    def _coming(self) -> int:
+        """Bytes of weights that are not on the card yet: a user's own module may be there."""
+        return weight_bytes(self.vae.module, not_on=self.card.device)
 
     def _evict(self, ladder: Ladder) -> Evict | None:
         """The user's eviction, asked for what is missing rather than for the whole need."""
@@ -230,7 +234,9 @@ class Job:
         if rungs is None:
             return ladder.climb(stage, last_resort)
         try:
-            return ladder.climb(stage, chain(rungs.in_order(self._evict(ladder)), last_resort))
+            return ladder.climb(
+                stage, rungs.in_order(self._evict(ladder), ladder.room), last=last_resort
+            )
         finally:
             # Functions of the rungs stay alive in the traceback of an error; the input must not.
             del rungs.source
@@ -281,15 +287,20 @@ class Job:
         return Estimator(self.vae, self.direction, factor)
 
     def _last_resort(self, stack: ExitStack, source: torch.Tensor) -> Iterator[Rung[torch.Tensor]]:
-        """The host, where that is allowed: the weights leave the card, the masters compute."""
+        """The host, where that is allowed: the weights leave the card, one item at a time."""
         if not self.request.allow_cpu or self.card.kind == "cpu":
             return
 
         def run() -> torch.Tensor:
             stack.close()
             call, _ = self._call()
-            with torch.no_grad():
-                return torch.cat([call(item) for item in torch.split(source, 1)])
+            pieces = []
+            with placed(self.vae.module, "cpu"), torch.no_grad():
+                for item in torch.split(source, 1):
+                    self.cancel.check()
+                    pieces.append(call(item))
+                    self._tell("cpu", len(pieces), source.shape[0])
+            return torch.cat(pieces)
 
         yield Rung("cpu", run)
 
@@ -324,11 +335,11 @@ class Job:
             self.progress(rung, done, total)
 
     def _estimate(self, estimator: Estimator, source: torch.Tensor) -> Estimate:
-        """For the report: the line through two sizes, and the peak of the whole input."""
+        """For the report: the line through two sizes of one item, and the peak of the input."""
         if not self.request.estimate:
             return Estimate(None, None, None, "not asked")
         whole = (1, *source.shape[1:])
-        need = estimator.need(whole)
+        need = estimator.need((min(source.shape[0], MOST_AT_ONCE), *source.shape[1:]))
         if need is None:
             return Estimate(None, None, None, "unknown: the model cannot run without values")
         fixed, slope = estimator.line(self._quarter(whole), whole)
@@ -345,9 +356,10 @@ class Job:
 
 
 def _ledger(
-    before: Reading, baseline: Reading, ran: Reading, last: Attempt, weights: int, job: Job
+    before: Reading, baseline: Reading, ran: Reading, last: Attempt, job: Job
 ) -> dict[str, tuple[int | None, str]]:
     """The lines of DESIGN §4 that this step knows."""
+    weights = weight_bytes(job.vae.module)
     base, peak = baseline.allocated, last.peak_bytes
     if base is None or before.allocated is None:
         return {"weights_resident": (weights, "predicted")}
@@ -359,7 +371,7 @@ def _ledger(
         "weights_resident": (weights, "measured"),
         "ring": (0, "measured"),
         "scratch": (0, "measured"),
-        "input": (max(0, base - before.allocated - weights), "measured"),
+        "input": (max(0, base - before.allocated - job._coming()), "measured"),
         "activations": (None if peak is None else peak - held, "measured"),
         "slack": (peak_slack, "measured"),
         "library_workspaces": (None if job.card.kind == "cuda" else 0, "measured"),

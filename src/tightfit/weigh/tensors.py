@@ -85,9 +85,13 @@ def identity(tensor: torch.Tensor) -> Any:
     )
 
 
-def weight_bytes(module: nn.Module) -> int:
-    """Bytes of all parameters and buffers, ties once."""
-    sizes = {identity(held.tensor): held.tensor.nbytes for held in weights(module)}
+def weight_bytes(module: nn.Module, *, not_on: torch.device | None = None) -> int:
+    """Bytes of all parameters and buffers, ties once; without those that lie on `not_on`."""
+    sizes = {
+        identity(held.tensor): held.tensor.nbytes
+        for held in weights(module)
+        if held.tensor.device != not_on
+    }
     return sum(sizes.values())
 
 

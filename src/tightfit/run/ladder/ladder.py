@@ -147,22 +147,32 @@ class Ladder:
             reserve=self.reserve,
         )
 
-    def climb(self, stage: Stage, rungs: Iterable[Rung[T]], *, quiet: bool = False) -> T:
+    def climb(
+        self,
+        stage: Stage,
+        rungs: Iterable[Rung[T]],
+        *,
+        last: Iterable[Rung[T]] = (),
+        quiet: bool = False,
+    ) -> T:
         """The value of the first rung that holds.
 
-        With `quiet`, a first try that holds is not recorded. Raises `MemoryShortage` when no rung
-        holds; any other error of a rung passes through, after the same clean-up.
+        Those of `last` come after everything else, also after rungs that were held back for want
+        of workspace. With `quiet`, a first try that holds is not recorded. Raises
+        `MemoryShortage` when no rung holds; any other error of a rung passes through, after the
+        same clean-up.
         """
         tried: set[tuple[Hashable, int]] = set()
         held_back: list[Rung[T]] = []
         changes = 0
-        last: Rung[T] | None = None
+        lowest: Rung[T] | None = None
         first = len(self.attempts)
         # Measured once: a later try that begins with more held than this shows it.
         base = self.card.read().allocated
-        for rung in self._with_held_back(rungs, held_back):
+        for rung in self._with_held_back(rungs, held_back, last):
             self.cancel.check()
-            last = rung
+            if rung not in held_back:
+                lowest = rung
             if rung.prepare is not None:
                 before = self.card.read().allocated
                 freed = self._prepare(rung.prepare)
@@ -201,7 +211,7 @@ class Ladder:
                     self.attempts.append(attempt)
                 return values[0]
             self.attempts.append(attempt)
-        raise self.shortage(stage, last, self.attempts[first:])
+        raise self.shortage(stage, lowest, self.attempts[first:])
 
     def _prepare(self, prepare: Callable[[], int]) -> int:
         """Bytes that `prepare` freed; one that fails is noted and freed nothing."""
@@ -215,10 +225,13 @@ class Ladder:
         return freed
 
     @staticmethod
-    def _with_held_back(rungs: Iterable[Rung[T]], held_back: list[Rung[T]]) -> Iterable[Rung[T]]:
-        """All rungs, then those that were held back for want of workspace, lowest first."""
+    def _with_held_back(
+        rungs: Iterable[Rung[T]], held_back: list[Rung[T]], last: Iterable[Rung[T]]
+    ) -> Iterable[Rung[T]]:
+        """All rungs, then those held back for want of workspace, lowest first, then the last."""
         yield from rungs
         yield from reversed(list(held_back))
+        yield from last
 
     def _try(self, stage: Stage, rung: Rung[T], base: int | None) -> tuple[list[T], Attempt]:
         """One try; a list of one value, or an empty one and the card back at its baseline."""
@@ -366,13 +379,13 @@ class Ladder:
         )
 
     def shortage(
-        self, stage: Stage, last: Rung[T] | None, attempts: list[Attempt]
+        self, stage: Stage, lowest: Rung[T] | None, attempts: list[Attempt]
     ) -> MemoryShortage:
-        """The error that says what `stage` needs (by its `last` rung) and what there is."""
+        """The error that says what `stage` needs (by its `lowest` rung) and what there is."""
         reading = self.card.read()
         held = reading.allocated if reading.allocated is not None else self._assumed_held
         usable = self.room() + held
-        need = last.need() if last is not None else None
+        need = lowest.need() if lowest is not None else None
         if need is not None and held + need > usable:
             needs = f"Needs {format_bytes(held + need)} at least"
         else:
