@@ -26,7 +26,7 @@ def preflight(
     ladder = job.ladder()
     source = torch.empty(shape, dtype=outline.dtype, device="meta")
     weights = weight_bytes(outline.module)
-    last = list(job.rungs(source).in_order(None))[-1]
+    last = list(job.rungs(source).in_order())[-1]
     inside = last.need()
     if inside is None or weights + inside <= ladder.room():
         return

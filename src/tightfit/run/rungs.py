@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 import torch
 
-from tightfit.plan.tiles import Axis
+from tightfit.plan.tiles import Axis, Span
 from tightfit.plan.tilesize import (
     Tile,
     TileWish,
@@ -24,6 +24,10 @@ from tightfit.units import format_bytes
 
 MOST_AT_ONCE = 4
 """Pictures in one call: more would gain no time and cost memory."""
+
+_WORTH_A_LINE = 4
+_SURELY_TOO_MUCH = 0.9
+"""The line is not exact: a size is left out when nine tenths of what it says are too much."""
 
 Progress = Callable[[str, int, int], None]
 """Called with (rung, calls done, calls in all)."""
@@ -77,8 +81,16 @@ class VaeRungs:
         """Items in one call of the whole rung."""
         return min(self.source.shape[0], MOST_AT_ONCE)
 
-    def in_order(self, evict: Callable[[int | None], int] | None) -> Iterator[Rung[torch.Tensor]]:
-        """The rungs that apply, made one at a time, as DESIGN §8 orders them."""
+    def in_order(
+        self,
+        evict: Callable[[int | None], int] | None = None,
+        room: Callable[[], int] | None = None,
+    ) -> Iterator[Rung[torch.Tensor]]:
+        """The rungs that apply, made one at a time, as DESIGN §8 orders them.
+
+        With `room` (the bytes that are free now), a planner's sizes of tiles that are far above it
+        are left out; the smallest never is.
+        """
         axes = self.axes
         uncut = tuple(axis.length for axis in axes)
         wished: tuple[int, ...] | None = None
@@ -104,22 +116,52 @@ class VaeRungs:
             return
         if wished == uncut:
             self._adjust("the tile asked for covers everything, so a smaller one was tried")
-        yield from self._tiles(axes, wished)
+        yield from self._tiles(axes, wished, room)
         if self.source is not self.host:
             # Tiles are read from anywhere: without the input on the card they have more room.
-            for at, rung in enumerate(self._tiles(axes, wished)):
+            for at, rung in enumerate(self._tiles(axes, wished, room)):
                 renamed = replace(rung, name=f"{rung.name}, input on the host")
                 yield renamed if at else replace(renamed, prepare=self._input_to_host)
 
     def _tiles(
-        self, axes: tuple[Axis, ...], wished: tuple[int, ...] | None
+        self,
+        axes: tuple[Axis, ...],
+        wished: tuple[int, ...] | None,
+        room: Callable[[], int] | None,
     ) -> Iterator[Rung[torch.Tensor]]:
         if wished is not None and wished != tuple(axis.length for axis in axes):
             yield self.tiled(self._tile(wished))
-        for sizes in smaller_tiles(
-            axes, start=wished, time=self.vae.traits.tiles_time, fine=self.fine
-        ):
+        smaller = smaller_tiles(axes, start=wished, time=self.vae.traits.tiles_time, fine=self.fine)
+        for sizes in self._in_reach(tuple(smaller), room):
             yield self.tiled(self._tile(sizes), smaller_than_asked=wished is not None)
+
+    def _in_reach(
+        self, tiles: tuple[tuple[int, ...], ...], room: Callable[[], int] | None
+    ) -> Iterator[tuple[int, ...]]:
+        """`tiles` without those far above the room, by the line through two dry runs.
+
+        A dry run of each would cost more than it tells: two dozen sizes lie between a large
+        picture and the floor.
+        """
+        if not self.fine or room is None or len(tiles) < _WORTH_A_LINE:
+            yield from tiles
+            return
+        fixed, slope = self.estimator.line(self._read(tiles[-1]), (1, *self.source.shape[1:]))
+        for sizes in tiles:
+            if fixed is not None and slope is not None and sizes != tiles[-1]:
+                likely = fixed + slope * torch.Size(self._read(sizes)[2:]).numel()
+                if likely * _SURELY_TOO_MUCH > room():
+                    continue
+            yield sizes
+
+    def _read(self, sizes: tuple[int, ...]) -> tuple[int, ...]:
+        """The shape [1,C,…] of what a tile of these latent sizes reads."""
+        if self.direction == "encode":
+            sizes = tuple(
+                len(axis.covered(Span(0, size)))
+                for axis, size in zip(self.axes, sizes, strict=True)
+            )
+        return (1, self.source.shape[1], *sizes)
 
     def _input_to_host(self) -> int:
         freed = self.source.nbytes
@@ -175,7 +217,7 @@ class VaeRungs:
             )
 
         def need() -> int | None:
-            shape = (1, self.source.shape[1], *(len(spans[0]) for spans in grid.reads))
+            shape = self._read(tile.sizes)
             inside = self.estimator.need(shape)
             piece = torch.Size(shape).numel() * self.source.element_size()
             return None if inside is None else inside + piece
