@@ -63,13 +63,15 @@ class Share:
         if self.size is not None:
             return self.size
         if self.fraction is not None:
-            return int(total * self.fraction)
-        assert self.leave is not None
-        if self.leave >= total:
+            amount = int(total * self.fraction)
+        else:
+            assert self.leave is not None
+            amount = total - self.leave
+        if amount <= 0:
             raise UsageError(
                 f"{name} `{self.text}` leaves nothing: the card has {format_bytes(total)} in all."
             )
-        return total - self.leave
+        return amount
 
 
 def parse_share(text: str, *, name: str = "--vram") -> Share:
