@@ -36,12 +36,15 @@ def calls(tree: ast.AST) -> Iterator[str]:
 
 
 def caught(tree: ast.AST) -> Iterator[str]:
-    """The last name of every exception that is caught."""
+    """The last name of every exception that is caught, by `except` or by `suppress`."""
     for node in ast.walk(tree):
+        kinds: list[ast.expr] = []
         if isinstance(node, ast.ExceptHandler) and node.type is not None:
             kinds = node.type.elts if isinstance(node.type, ast.Tuple) else [node.type]
-            for kind in kinds:
-                yield kind.attr if isinstance(kind, ast.Attribute) else getattr(kind, "id", "")
+        elif isinstance(node, ast.Call) and "suppress" in calls(ast.Expression(node)):
+            kinds = node.args
+        for kind in kinds:
+            yield kind.attr if isinstance(kind, ast.Attribute) else getattr(kind, "id", "")
 
 
 def inside(path: Path, *rooms: str) -> bool:
@@ -81,3 +84,14 @@ def test_param_data_is_written_in_one_place(path: Path) -> None:
         if isinstance(target, ast.Attribute) and target.attr == "data"
     ]
     assert not written or inside(path, "place/")
+
+
+def test_a_catch_is_found_in_every_form() -> None:
+    """The guard itself: alone, among others, by name, and in a `suppress`."""
+    for text in (
+        "try: pass\nexcept torch.OutOfMemoryError: pass",
+        "try: pass\nexcept (ValueError, OutOfMemoryError): pass",
+        "with contextlib.suppress(torch.cuda.OutOfMemoryError): pass",
+    ):
+        assert "OutOfMemoryError" in set(caught(ast.parse(text)))
+    assert "OutOfMemoryError" not in set(caught(ast.parse("raise torch.OutOfMemoryError()")))
