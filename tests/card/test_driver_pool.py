@@ -97,6 +97,23 @@ def test_the_pool_from_before_is_back_after_an_error(
     assert not driver.pools
 
 
+def test_a_driver_that_refuses_everything_does_not_hide_what_broke_it(
+    driver: PlayedDriver, pools: DriverPools, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After an illegal access even the way back fails; the first error is told."""
+    with pytest.raises(RuntimeError, match="illegal memory access"), pools.bounded(GRAIN):
+        monkeypatch.setattr(driver, "cuDeviceSetMemPool", lambda *_: 700)
+        raise RuntimeError("an illegal memory access was encountered")
+
+
+def test_a_pool_that_cannot_be_put_back_is_an_error(
+    driver: PlayedDriver, pools: DriverPools, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With nothing else to tell, it is told."""
+    with pytest.raises(RuntimeError, match="700 to cuDeviceSetMemPool"), pools.bounded(GRAIN):
+        monkeypatch.setattr(driver, "cuDeviceSetMemPool", lambda *_: 700)
+
+
 def test_what_outlives_its_pool_is_counted_until_it_goes(
     driver: PlayedDriver, pools: DriverPools
 ) -> None:

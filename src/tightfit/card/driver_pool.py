@@ -11,7 +11,7 @@ from __future__ import annotations
 import ctypes
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
 
@@ -124,11 +124,18 @@ class DriverPools:
             self._pools.append(pool)
         try:
             yield pool
-        finally:
-            with self._lock:
-                self._call("cuDeviceSetMemPool", self._index, outside)
-                pool.active = False
-                self._drop_empty()
+        except BaseException:
+            with suppress(_DriverError):  # a broken device must not hide what broke it
+                self._close(pool, outside)
+            raise
+        self._close(pool, outside)
+
+    def _close(self, pool: _Pool, outside: ctypes.c_void_p) -> None:
+        """Put the pool back that was in use before; this one lives on while tensors are in it."""
+        with self._lock:
+            pool.active = False
+            self._call("cuDeviceSetMemPool", self._index, outside)
+            self._drop_empty()
 
     def _create(self, size: int) -> ctypes.c_void_p:
         handle = ctypes.c_void_p()
