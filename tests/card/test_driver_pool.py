@@ -101,9 +101,13 @@ def test_a_driver_that_refuses_everything_does_not_hide_what_broke_it(
     driver: PlayedDriver, pools: DriverPools, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After an illegal access even the way back fails; the first error is told."""
-    with pytest.raises(RuntimeError, match="illegal memory access"), pools.bounded(GRAIN):
+
+    def work() -> None:
         monkeypatch.setattr(driver, "cuDeviceSetMemPool", lambda *_: 700)
         raise RuntimeError("an illegal memory access was encountered")
+
+    with pytest.raises(RuntimeError, match="illegal memory access"), pools.bounded(GRAIN):
+        work()
 
 
 def test_a_pool_that_cannot_be_put_back_is_an_error(
