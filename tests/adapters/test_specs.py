@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+import logging
+import warnings
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -12,7 +16,7 @@ from safetensors.torch import save_file
 
 from tightfit.adapters import find_vae, load_vae, outline_vae, stored_dtype
 from tightfit.adapters.architectures import ARCHITECTURES
-from tightfit.adapters.diffusers_vae import weights_hash
+from tightfit.adapters.diffusers_vae import adapt, weights_hash
 from tightfit.card import open_card
 from tightfit.errors import InputError, UsageError
 from tightfit.weigh import weight_bytes
@@ -219,3 +223,60 @@ def test_the_hash_is_of_the_weights_wherever_they_lie() -> None:
     card = open_card("virtual:64MiB")
     assert weights_hash(module.to(card.device)) == on_the_host
     assert weights_hash(module.to("meta")) is None
+
+
+def test_random_weights_are_the_same_when_two_threads_load() -> None:
+    """The generator they come from is the process's: one VAE is drawn at a time."""
+    source = find_vae("random:wan2.1-vae-mini")
+    with ThreadPoolExecutor(2) as pool:
+        hashes = set(pool.map(lambda _: load_vae(source).identity, range(4)))
+    assert len(hashes) == 1
+
+
+@pytest.mark.parametrize("flaw", ["no weights", "cut off", "absurd configuration"])
+def test_a_broken_folder_is_refused_without_what_the_loaders_log(
+    flaw: str, tmp_path: Path, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """One sentence that names the VAE, and nothing of diffusers' own advice."""
+    folder = tmp_path / "vae"
+    AutoencoderKL(norm_num_groups=8, block_out_channels=(8,)).save_pretrained(folder)
+    weights = folder / "diffusion_pytorch_model.safetensors"
+    if flaw == "no weights":
+        weights.unlink()
+    elif flaw == "cut off":
+        weights.write_bytes(weights.read_bytes()[:-100])
+    else:
+        config = json.loads((folder / "config.json").read_text())
+        (folder / "config.json").write_text(json.dumps({**config, "norm_num_groups": 3}))
+
+    def outlined_and_loaded() -> None:
+        source = find_vae(str(folder))
+        outline_vae(source, dtype=stored_dtype(source))
+        load_vae(source)
+
+    with pytest.raises(InputError, match=r"cannot be loaded.*[^.]\.$"):
+        outlined_and_loaded()
+    assert (caplog.text, capfd.readouterr().err) == ("", "")
+
+
+def test_a_hub_id_out_of_reach_is_one_sentence(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What the hub's client logs and warns of on its retries is not for the user."""
+
+    def unreachable(*_: object, **__: object) -> None:
+        logging.getLogger("huggingface_hub.utils").warning("Retrying in 1s")
+        warnings.warn("deprecated", stacklevel=1)
+        raise OSError("no network")
+
+    monkeypatch.setattr(AutoencoderKL, "load_config", unreachable)
+    with pytest.raises(InputError, match="could be fetched"):
+        find_vae("somebody/something")
+    assert caplog.text == ""
+
+
+@pytest.mark.parametrize("module", [torch.nn.Linear(2, 2), None])
+def test_a_module_that_is_no_vae_is_refused_by_name(module: Any) -> None:
+    """Whatever it is, the message says what is supported."""
+    with pytest.raises(InputError, match=f"`{type(module).__name__}` is not supported"):
+        adapt(module)

@@ -285,3 +285,12 @@ def test_verbose_names_every_try(
     error = capsys.readouterr().err
     assert "encode, whole: oom" in error
     assert "ok" in error
+
+
+def test_an_error_is_printed_as_it_is(
+    clip: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`A:B:S` is no picture of a button."""
+    out = str(tmp_path / "z.safetensors")
+    assert run(["encode", str(clip), "-o", out, "--vae", WAN, "--frames", "3"]) == 2
+    assert "A:B:S" in capsys.readouterr().err

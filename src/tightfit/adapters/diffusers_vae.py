@@ -25,7 +25,7 @@ def adapt(module: nn.Module, *, random: bool = False) -> Vae:
     the VAE's raw space.
     """
     vae: Any = module
-    traits = traits_of(type(module).__name__, vae.config)
+    traits = traits_of(type(module).__name__, getattr(module, "config", {}))
 
     def encode(samples: torch.Tensor) -> torch.Tensor:
         with _whole(module):

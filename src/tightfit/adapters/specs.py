@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import json
+import logging
 import re
 import tempfile
-from collections.abc import Mapping
+import threading
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from importlib import resources
 from pathlib import Path
@@ -21,6 +25,9 @@ from tightfit.run.vae import Traits, Vae
 
 _HUB = re.compile(r"[\w.-]+/[\w.-]+")
 _SEED = 0
+_LOADING = threading.RLock()
+"""Loading draws from the process's generator and mutes its loggers: one VAE at a time."""
+_CHATTY = ("diffusers", "huggingface_hub")
 _LDM_MARKS = {
     "AutoencoderKLWan": ("decoder.middle.0.residual.0.gamma",),
     "AutoencoderKL": (
@@ -90,16 +97,8 @@ def load_vae(source: Source, *, dtype: torch.dtype | None = None) -> Vae:
     """
     from tightfit.adapters.diffusers_vae import adapt
 
-    try:
+    with _said_by_us(source.spec):
         module = _module(source, dtype)
-    except TightfitError:
-        raise
-    except Exception as error:  # the loaders of three libraries raise what they like
-        reason = str(error).strip().splitlines()
-        raise InputError(
-            f"VAE `{source.spec}` cannot be loaded: {type(error).__name__}"
-            f"{': ' + reason[0][:200] if reason else ''}."
-        ) from None
     module.eval().requires_grad_(False)
     return adapt(module, random=source.random)
 
@@ -112,7 +111,7 @@ def outline_vae(source: Source, *, dtype: torch.dtype | None = None) -> Vae | No
     from tightfit.adapters.diffusers_vae import adapt
 
     cls = _class(source.class_name)
-    with torch.device("meta"):
+    with _said_by_us(source.spec), torch.device("meta"):
         if source.arguments is not None:
             module: nn.Module = cls(**source.arguments)
         elif source.path is not None:
@@ -131,7 +130,7 @@ def stored_dtype(source: Source) -> torch.dtype:
     files = [source.path] if source.path.is_file() else _weight_files(source.path)
     if not files:
         return torch.float32
-    with safe_open(files[0], framework="pt") as file:
+    with _said_by_us(source.spec), safe_open(files[0], framework="pt") as file:
         for key in file.keys():  # noqa: SIM118 (it is no dict)
             dtype: torch.dtype = file.get_slice(key)[:0].dtype
             if dtype.is_floating_point:
@@ -161,7 +160,7 @@ def _module(source: Source, dtype: torch.dtype | None) -> nn.Module:
     cls = _class(source.class_name)
     if source.random:
         assert source.arguments is not None
-        with torch.random.fork_rng(devices=[]):
+        with _LOADING, torch.random.fork_rng(devices=[]):
             torch.manual_seed(_SEED)
             module: nn.Module = cls(**source.arguments)
         return _cast(module, dtype)
@@ -172,6 +171,38 @@ def _module(source: Source, dtype: torch.dtype | None) -> nn.Module:
     if source.path.is_dir():
         return _loaded(cls.from_pretrained(source.path, torch_dtype=dtype, local_files_only=True))
     return _from_file(cls, source, dtype)
+
+
+@contextmanager
+def _said_by_us(spec: str) -> Iterator[None]:
+    """What the loaders of three libraries raise becomes `InputError`, what they log is dropped."""
+    try:
+        with _quiet():
+            yield
+    except TightfitError:
+        raise
+    except Exception as error:
+        reason = str(error).strip().splitlines()
+        raise InputError(
+            f"VAE `{spec}` cannot be loaded: {type(error).__name__}"
+            f"{': ' + reason[0][:200].rstrip('.') if reason else ''}."
+        ) from None
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """While inside, the libraries that load and fetch neither log nor warn: we report."""
+    loggers = [logging.getLogger(name) for name in _CHATTY]
+    with _LOADING, warnings.catch_warnings():
+        levels = [logger.level for logger in loggers]
+        warnings.simplefilter("ignore")
+        for logger in loggers:
+            logger.setLevel(logging.CRITICAL)
+        try:
+            yield
+        finally:
+            for logger, level in zip(loggers, levels, strict=True):
+                logger.setLevel(level)
 
 
 def _cast(module: nn.Module, dtype: torch.dtype | None) -> nn.Module:
@@ -250,7 +281,8 @@ def _hub(spec: str) -> Source:
     cls = _class("AutoencoderKL")
     for subfolder in (None, "vae"):
         try:
-            config = cls.load_config(spec, subfolder=subfolder)
+            with _quiet():
+                config = cls.load_config(spec, subfolder=subfolder)
         except (OSError, ValueError):
             continue
         if "_class_name" in config and config["_class_name"] in SUPPORTED:

@@ -16,8 +16,8 @@ from tightfit.errors import InputError, TightfitError, UsageError
 from tightfit.media.files import check_writable, whole_file
 from tightfit.report.record import Report
 
-notices = Console(stderr=True, highlight=False, soft_wrap=True)
-results = Console(highlight=False, soft_wrap=True)
+notices = Console(stderr=True, highlight=False, soft_wrap=True, emoji=False)
+results = Console(highlight=False, soft_wrap=True, emoji=False)
 
 
 def check_records(voice: Voice) -> None:
