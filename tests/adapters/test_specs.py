@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import logging
+import subprocess
+import sys
 import warnings
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -280,3 +282,15 @@ def test_a_module_that_is_no_vae_is_refused_by_name(module: Any) -> None:
     """Whatever it is, the message says what is supported."""
     with pytest.raises(InputError, match=f"`{type(module).__name__}` is not supported"):
         adapt(module)
+
+
+def test_two_threads_may_be_the_first_to_ask() -> None:
+    """The import of diffusers, which is put off until it is needed, is not torn between them."""
+    code = (
+        "from concurrent.futures import ThreadPoolExecutor\n"
+        "from tightfit.adapters import find_vae\n"
+        "with ThreadPoolExecutor(2) as pool:\n"
+        "    print(*[each.class_name for each in pool.map(find_vae, ['random:flux-vae-mini'] * 2)])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "AutoencoderKL AutoencoderKL\n"

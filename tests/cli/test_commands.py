@@ -294,3 +294,16 @@ def test_an_error_is_printed_as_it_is(
     out = str(tmp_path / "z.safetensors")
     assert run(["encode", str(clip), "-o", out, "--vae", WAN, "--frames", "3"]) == 2
     assert "A:B:S" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("records", [("clip.mp4", "t.json"), ("r.json", "r.json")])
+def test_a_record_in_the_place_of_another_file_is_refused(
+    records: tuple[str, str], clip: Path, tmp_path: Path
+) -> None:
+    """A report never replaces what the job reads, nor the trace beside it."""
+    before = clip.read_bytes()
+    report, trace = (str(tmp_path / name) for name in records)
+    out = str(tmp_path / "z.safetensors")
+    arguments = ["encode", str(clip), "-o", out, "--vae", WAN, "--report", report]
+    assert run([*arguments, "--trace", trace]) == 2
+    assert (clip.read_bytes(), files(tmp_path)) == (before, {"clip.mp4"})

@@ -218,3 +218,17 @@ def test_an_input_that_is_not_there_is_refused(tmp_path: Path, name: str, says: 
     (tmp_path / "empty").write_bytes(b"")
     with pytest.raises(InputError, match=says):
         check_readable(tmp_path / name)
+
+
+def test_a_folder_that_goes_away_is_an_input_error(tmp_path: Path) -> None:
+    """What can only be known when the file is written is said in a sentence too."""
+    folder = tmp_path / "gone"
+    folder.mkdir()
+    with pytest.raises(InputError, match=r"Cannot write .*a\.txt: No such file"):
+        _write_after_removing(folder)
+
+
+def _write_after_removing(folder: Path) -> None:
+    with whole_file(folder / "a.txt") as part:
+        folder.rmdir()
+        part.write_text("x")

@@ -26,7 +26,7 @@ from tightfit.run.vae import Traits, Vae
 _HUB = re.compile(r"[\w.-]+/[\w.-]+")
 _SEED = 0
 _LOADING = threading.RLock()
-"""Loading draws from the process's generator and mutes its loggers: one VAE at a time."""
+"""Imports, random weights and muted loggers are the process's: one VAE is loaded at a time."""
 _CHATTY = ("diffusers", "huggingface_hub")
 _LDM_MARKS = {
     "AutoencoderKLWan": ("decoder.middle.0.residual.0.gamma",),
@@ -323,9 +323,12 @@ def _defaults(class_name: str) -> dict[str, Any]:
 
 
 def _class(name: str) -> Any:
-    import diffusers
+    # diffusers puts another module in its own place while it is imported, and a thread that waits
+    # for that import is given the first one, which is empty.
+    with _LOADING:
+        import diffusers
 
-    return getattr(diffusers, name)
+        return getattr(diffusers, name)
 
 
 def _header(path: Path) -> dict[str, tuple[int, ...]]:

@@ -42,7 +42,7 @@ def decode(
     from tightfit.cli.output import check_output, write_output
 
     voice = o.Voice(verbose, quiet, report, trace)
-    show.check_records(voice)
+    show.check_records(voice, source, out)
     check_output(out, source)
     with show.watched(voice, "decode") as watching:
         result = api.decode(

@@ -61,7 +61,7 @@ def encode(
     from tightfit.media.latents import LATENT_KINDS, save_latent
 
     voice = o.Voice(verbose, quiet, report, trace)
-    show.check_records(voice)
+    show.check_records(voice, source, out)
     check_writable(out, LATENT_KINDS)
     with show.watched(voice, "encode") as watching:
         result = api.encode(

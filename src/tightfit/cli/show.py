@@ -20,8 +20,11 @@ notices = Console(stderr=True, highlight=False, soft_wrap=True, emoji=False)
 results = Console(highlight=False, soft_wrap=True, emoji=False)
 
 
-def check_records(voice: Voice) -> None:
-    """Refuse, before any work, a report or trace that could not be written."""
+def check_records(voice: Voice, source: Path, out: Path) -> None:
+    """Refuse, before any work, a report or trace that could not be written, or in a file's place.
+
+    `source` and `out` are what the job reads and writes.
+    """
     if voice.verbose and voice.quiet:
         raise UsageError("-v and -q contradict each other: drop one of the two.")
     for path in (voice.report, voice.trace):
@@ -29,6 +32,18 @@ def check_records(voice: Voice) -> None:
             check_writable(path, (path.suffix.lower(),))
             if not path.suffix:
                 raise InputError(f"Cannot write {path}: give it a suffix, such as .json.")
+    taken: dict[Path, str] = {}
+    for role, path in (
+        ("the input", source),
+        ("the output", out),
+        ("--report", voice.report),
+        ("--trace", voice.trace),
+    ):
+        if path is None:
+            continue
+        other = taken.setdefault(path.resolve(), role)
+        if other != role:
+            raise UsageError(f"{path} is {other} and {role}: give each a name of its own.")
 
 
 @contextmanager

@@ -36,7 +36,7 @@ def whole_file(path: Path, *, needs: int | None = None) -> Iterator[Path]:
     target = path.resolve()
     temporary = _beside(target)
     try:
-        with _full_disk_is_said(path, needs):
+        with _refusals_are_said(path, temporary, needs):
             yield temporary
             _sync(temporary)
             os.replace(temporary, target)
@@ -59,7 +59,7 @@ def whole_folder(path: Path) -> Iterator[Path]:
     target = path.resolve()
     temporary = _beside(target)
     try:
-        with _full_disk_is_said(path, None):
+        with _refusals_are_said(path, temporary, None):
             temporary.mkdir()
             yield temporary
             for file in temporary.iterdir():
@@ -141,15 +141,18 @@ def _check_room(path: Path, needs: int | None) -> None:
 
 
 @contextmanager
-def _full_disk_is_said(path: Path, needs: int | None) -> Iterator[None]:
-    """Turn the system's "no space" into `InputError`; every other error passes as it is."""
+def _refusals_are_said(path: Path, temporary: Path, needs: int | None) -> Iterator[None]:
+    """Turn what the system says of the disk or of `temporary` into `InputError`, and no more."""
     try:
         yield
     except OSError as error:
-        if error.errno not in _FULL:
+        if error.errno in _FULL:
+            free = shutil.disk_usage(path.resolve().parent).free
+            raise InputError(_full_disk(path, needs, free)) from error
+        never_made = isinstance(error, FileNotFoundError) and temporary.parent.is_dir()
+        if never_made or str(temporary) not in str(error.filename):
             raise
-        free = shutil.disk_usage(path.resolve().parent).free
-        raise InputError(_full_disk(path, needs, free)) from error
+        raise InputError(f"Cannot write {path}: {error.strerror or error}.") from error
 
 
 def _full_disk(path: Path, needs: int | None, free: int) -> str:
