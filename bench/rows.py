@@ -11,8 +11,9 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from tightfit.units import MIB
+
 VERSION = 1
-MIB = 2**20
 
 
 @dataclass(frozen=True)

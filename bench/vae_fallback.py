@@ -23,93 +23,40 @@ from __future__ import annotations
 import argparse
 import gc
 import os
-import platform
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from fnmatch import fnmatch
 from functools import partial
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from threading import Thread
 from typing import Any, TypeVar
 
 import torch
+from plain_retry import Measured, retried_inside
+from provenance import machine_of, versions_of
 from rows import Row, Try, first_fallback, merged, read, table, write
+from scales import FULL, SMALL, Scale, smooth_clip
 
 from tightfit.adapters import find_vae, load_vae
-from tightfit.card import Card, open_card
+from tightfit.card import open_card
 from tightfit.errors import MemoryShortage
 from tightfit.place import placed
 from tightfit.plan.tilesize import TileWish
 from tightfit.run.job import Job, Outcome, Request
 from tightfit.run.ladder import Lessons
-from tightfit.run.vae import Direction, Vae
-from tightfit.units import parse_bytes
+from tightfit.run.vae import Direction
+from tightfit.settings import ALLOCATOR_VARIABLES, ALLOCATORS
 from tightfit.weigh import weight_bytes
 
 T = TypeVar("T")
 
-ALLOCATORS = {
-    "native": "backend:native",
-    "async": "backend:cudaMallocAsync",
-    "expandable": "expandable_segments:True",
-}
 WHO = ("whole", "inside-handler", "tightfit-no-estimate", "tightfit", "tightfit-learnt")
 DIRECTIONS: tuple[Direction, ...] = ("encode", "decode")
 RESULTS = Path(__file__).parent / "results" / "vae_fallback.json"
-_ALLOCATOR_VARIABLES = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
-_SEED = 7
-
-
-@dataclass(frozen=True)
-class Scale:
-    """How large the job is.
-
-    Attributes:
-        spec: of the VAE.
-        dtype: it computes in.
-        frames, side: of the input, in pixels.
-        limits: label → budget; where it is below 2, a share of the whole run's reserved peak.
-        tiles: of the plain retry, in pixels.
-        overlap: of its tiles, in pixels.
-        passes: how often each way is timed, at most.
-    """
-
-    spec: str
-    dtype: torch.dtype
-    frames: int
-    side: int
-    limits: dict[str, float]
-    tiles: tuple[int, ...]
-    overlap: int
-    passes: int
-
-
-FULL = Scale(
-    "random:wan2.1-vae",
-    torch.float16,
-    13,
-    768,
-    {text: float(parse_bytes(text)) for text in ("6GiB", "4GiB", "3GiB", "2GiB", "1.5GiB")},
-    (512, 256, 128),
-    64,
-    3,
-)
-SMALL = Scale(
-    "random:wan2.1-vae-mini",
-    torch.float32,
-    13,
-    192,
-    {"120%": 1.2, "60%": 0.6, "30%": 0.3},
-    (128, 64),
-    16,
-    1,
-)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -182,8 +129,8 @@ def _in_a_process(options: argparse.Namespace, allocator: str, part: Path) -> st
     command += ["--seconds", str(options.seconds), "--only", options.only, "--output", str(part)]
     command += ["--small"] if options.small else []
     command += ["--commit", options.commit] if options.commit else []
-    environment = {k: v for k, v in os.environ.items() if k not in _ALLOCATOR_VARIABLES}
-    environment[_ALLOCATOR_VARIABLES[1]] = ALLOCATORS[allocator]
+    environment = {k: v for k, v in os.environ.items() if k not in ALLOCATOR_VARIABLES}
+    environment[ALLOCATOR_VARIABLES[1]] = ALLOCATORS[allocator]
     try:
         ended = subprocess.run(command, env=environment, timeout=options.seconds + 25, check=False)
     except subprocess.TimeoutExpired:
@@ -197,8 +144,8 @@ def _one_allocator(options: argparse.Namespace) -> None:
     bench = Bench(
         options.allocator, _card_name(options), SMALL if options.small else FULL, options.only
     )
-    machine = _in_a_thread(lambda: _machine(open_card(bench.card_name)))
-    versions = _versions(options.commit)
+    machine = _in_a_thread(lambda: machine_of(open_card(bench.card_name)))
+    versions = versions_of(options.commit)
     runs: dict[tuple[str, str], list[Row]] = {}
     for row in bench.rows():
         took = "" if row.seconds is None else f" {row.seconds:.2f} s"
@@ -431,7 +378,7 @@ class Bench:
         try:
             with card.cap(budget), placed(self.vae.module, card.device), torch.no_grad():
                 loaded = source.to(card.device)
-                value = _retried_inside(card, self.vae, direction, loaded, self.scale, tries)
+                value = retried_inside(card, self.vae, direction, loaded, self.scale, tries)
                 seconds = time.perf_counter() - start
                 del loaded
         except torch.OutOfMemoryError:
@@ -473,134 +420,6 @@ class Bench:
         return False, float((value.float() - reference).norm() / reference.norm())
 
 
-@dataclass(frozen=True)
-class Measured(Try):
-    """A try of the plain retry."""
-
-    peak_reserved: int = 0
-
-    def plain(self) -> Try:
-        """As it goes into a row."""
-        fields = {name: getattr(self, name) for name in Try.__dataclass_fields__}
-        return Try(**fields)
-
-
-def _retried_inside(
-    card: Card,
-    vae: Vae,
-    direction: Direction,
-    source: torch.Tensor,
-    scale: Scale,
-    tries: list[Measured],
-) -> torch.Tensor | None:
-    """Whole, then in the except block tiles of falling size; what became of each is in `tries`."""
-    call = vae.call(direction)
-    baseline = card.read().allocated
-
-    def attempt(rung: str, tile: int | None, work: Callable[[], torch.Tensor]) -> torch.Tensor:
-        card.reset_peaks()
-        before = card.read()
-        outcome = "oom"
-        try:
-            value = work()
-            outcome = "ok"
-        finally:
-            after = card.read()
-            tries.append(
-                Measured(
-                    rung,
-                    outcome,
-                    tile=None if tile is None else (tile, tile),
-                    held_before_bytes=before.allocated,
-                    baseline_bytes=baseline,
-                    peak_bytes=after.peak_allocated,
-                    refusals=after.refused_since(before),
-                    peak_reserved=after.peak_reserved or 0,
-                )
-            )
-        return value
-
-    try:
-        return attempt("whole", None, lambda: call(source).cpu())
-    except torch.OutOfMemoryError:
-        for tile in scale.tiles:
-            with suppress(torch.OutOfMemoryError):
-                work = partial(
-                    plain_tiles,
-                    call,
-                    source,
-                    tile=tile,
-                    overlap=scale.overlap,
-                    vae=vae,
-                    direction=direction,
-                )
-                return attempt(f"tiles {tile}x{tile}", tile, work)
-    return None
-
-
-def plain_tiles(
-    call: Callable[[torch.Tensor], torch.Tensor],
-    source: torch.Tensor,
-    *,
-    tile: int,
-    overlap: int,
-    vae: Vae,
-    direction: Direction,
-) -> torch.Tensor:
-    """What a loop written in a hurry does: fixed stride, linear ramps, sums on the host.
-
-    `source` is [B,C,T,H,W]; `tile` and `overlap` are in pixels.
-    """
-    ratio = vae.traits.spatial
-    step_in, step_out = (1, ratio) if direction == "encode" else (ratio, 1)
-    size, over = tile // step_in, overlap // step_in  # in units of the source
-    height, width = source.shape[-2:]
-    out: torch.Tensor | None = None
-    total = torch.zeros(())
-    for top in range(0, height - over, size - over):
-        for left in range(0, width - over, size - over):
-            piece = source[..., top : top + size, left : left + size].contiguous()
-            result = call(piece).float().cpu()
-            if out is None:
-                full = [n * step_in // step_out for n in (height, width)]
-                out = torch.zeros(*result.shape[:-2], *full)
-                total = torch.zeros(full)
-            at = [n * step_in // step_out for n in (top, left)]
-            weight = _ramps(result.shape[-2:], overlap // step_out, at, list(out.shape[-2:]))
-            rows = slice(at[0], at[0] + result.shape[-2])
-            columns = slice(at[1], at[1] + result.shape[-1])
-            out[..., rows, columns] += result * weight
-            total[rows, columns] += weight
-    assert out is not None
-    return (out / total).to(source.dtype)
-
-
-def _ramps(size: Sequence[int], over: int, at: Sequence[int], full: Sequence[int]) -> torch.Tensor:
-    """Weights [h,w] of a tile: 1 inside, rising over `over` units on every inner side."""
-    sides = []
-    for length, start, end in zip(size, at, full, strict=True):
-        line = torch.ones(length)
-        rise = (torch.arange(over) + 0.5) / over
-        if start > 0:
-            line[:over] *= rise
-        if start + length < end:
-            line[-over:] *= rise.flip(0)
-        sides.append(line)
-    return sides[0][:, None] * sides[1][None, :]
-
-
-def smooth_clip(frames: int, side: int, *, dtype: torch.dtype) -> torch.Tensor:
-    """Seeded smooth content [1,3,T,H,W] in [-1, 1]: soft shapes that move, with finer ones on."""
-    generator = torch.Generator().manual_seed(_SEED)
-    clip = torch.zeros(1, 3, frames, side, side)
-    for cells, strength in ((6, 1.0), (24, 0.35), (96, 0.1)):
-        coarse = torch.randn(1, 3, 4, min(cells, side), min(cells, side), generator=generator)
-        clip += strength * torch.nn.functional.interpolate(
-            coarse, size=(frames, side, side), mode="trilinear", align_corners=False
-        )
-    return clip.tanh().to(dtype)
-
-
 def _tries(outcome: Outcome) -> tuple[Try, ...]:
     return tuple(
         Try(
@@ -638,42 +457,6 @@ def _in_a_thread(work: Callable[[], T]) -> T:
     if errors:
         raise errors[0]
     return values[0]
-
-
-def _machine(card: Card) -> dict[str, Any]:
-    """What the figures were taken on."""
-    found: dict[str, Any] = {
-        "card": card.name,
-        "total_bytes": card.read().total,
-        "processors": os.cpu_count(),
-        "system": platform.system(),
-        "architecture": platform.machine(),
-    }
-    if card.kind == "cuda":
-        found["gpu"] = torch.cuda.get_device_properties(card.device).name
-        with suppress(Exception):  # NVML is optional, and raises its own errors
-            import pynvml
-
-            pynvml.nvmlInit()
-            found["driver"] = str(pynvml.nvmlSystemGetDriverVersion())
-    return found
-
-
-def _versions(commit: str | None) -> dict[str, Any]:
-    if commit is None:
-        with suppress(OSError, subprocess.CalledProcessError):
-            command = ["git", "-C", str(Path(__file__).parent), "rev-parse", "--short", "HEAD"]
-            commit = subprocess.run(
-                command, capture_output=True, text=True, check=True
-            ).stdout.strip()
-    found: dict[str, Any] = {"commit": commit, "python": platform.python_version()}
-    for name in ("torch", "diffusers"):
-        with suppress(PackageNotFoundError):
-            found[name] = version(name)
-    cudnn: Any = torch.backends.cudnn
-    found["cuda"] = torch.version.cuda
-    found["cudnn"] = cudnn.version() if cudnn.is_available() else None
-    return found
 
 
 if __name__ == "__main__":

@@ -9,8 +9,13 @@ from pathlib import Path
 
 from tightfit.errors import UsageError
 
-ALLOCATORS = ("native", "async", "expandable")
-_ALLOCATOR_VARIABLES = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
+ALLOCATORS = {
+    "native": "backend:native",
+    "async": "backend:cudaMallocAsync",
+    "expandable": "expandable_segments:True",
+}
+"""CUDA allocators by our names, and how PyTorch's variables ask for each."""
+ALLOCATOR_VARIABLES = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
 
 
 @dataclass(frozen=True)
@@ -45,24 +50,19 @@ def choose_allocator(name: str) -> None:
     if asked == name:
         return
     if asked is not None:
-        variable = next(v for v in _ALLOCATOR_VARIABLES if v in os.environ)
+        variable = next(v for v in ALLOCATOR_VARIABLES if v in os.environ)
         raise UsageError(
             f"--allocator `{name}` contradicts {variable}={os.environ[variable]}: "
             "drop one of the two."
         )
-    value = {
-        "native": "backend:native",
-        "async": "backend:cudaMallocAsync",
-        "expandable": "expandable_segments:True",
-    }[name]
-    present = [v for v in _ALLOCATOR_VARIABLES if v in os.environ]
-    variable = present[0] if present else _ALLOCATOR_VARIABLES[1]
-    os.environ[variable] = ",".join(filter(None, (os.environ.get(variable, ""), value)))
+    present = [v for v in ALLOCATOR_VARIABLES if v in os.environ]
+    variable = present[0] if present else ALLOCATOR_VARIABLES[1]
+    os.environ[variable] = ",".join(filter(None, (os.environ.get(variable, ""), ALLOCATORS[name])))
 
 
 def _asked_allocator(env: Mapping[str, str]) -> str | None:
     """The allocator that `env` names: one of `ALLOCATORS`, or None."""
-    for variable in _ALLOCATOR_VARIABLES:
+    for variable in ALLOCATOR_VARIABLES:
         text = env.get(variable, "").lower().replace(" ", "")
         if "backend:cudamallocasync" in text:
             return "async"
