@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import typer
 
 from tightfit.cli.main import app
 
+DOCS = Path(__file__).parents[2] / "docs"
 MEMORY = {
     "--card",
     "--vram",
@@ -51,6 +53,17 @@ def test_a_command_has_these_options_and_no_others(name: str) -> None:
     assert found - {"--help"} == SURFACE[name]
     assert command.help
     assert all(each.help for each in options)
+
+
+@pytest.mark.parametrize("name", SURFACE)
+def test_a_command_has_a_page_that_names_its_options(name: str) -> None:
+    """Those that commands share stand on the page of `encode`."""
+    page = (DOCS / f"{name}.md").read_text(encoding="utf-8")
+    shared = (DOCS / "encode.md").read_text(encoding="utf-8")
+    one_of_each = {"--out": "-o", "--verbose": "-v", "--quiet": "-q"}
+    for option in SURFACE[name]:
+        wanted = one_of_each.get(option, option)
+        assert wanted in (shared if option in MEMORY else page), f"{option} is not on the page"
 
 
 def test_help_needs_no_torch() -> None:
