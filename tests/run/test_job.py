@@ -491,6 +491,30 @@ def test_two_jobs_in_two_threads_on_two_cards_do_not_disturb_each_other() -> Non
     assert not problems
 
 
+def test_two_jobs_of_one_module_run_one_after_the_other() -> None:
+    """It has one cache and one place for its weights: neither job may see the other's."""
+    vae, source = toy_vae("V3", width=8), torch.rand(1, 16, 4, 12, 12)
+    masters = [id(p) for p in vae.module.parameters()]
+    whole = measured(vae, "decode", source)
+    problems: list[BaseException] = []
+
+    def work() -> None:
+        job = Job(vae, "decode", virtual(ROOM), Request(ROOM, wish=parse_tile("64")))
+        try:
+            for _ in range(3):
+                run_checked(job, source, whole.value)
+        except BaseException as error:
+            problems.append(error)
+
+    threads = [threading.Thread(target=work) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not problems
+    assert [id(p) for p in vae.module.parameters()] == masters
+
+
 def test_on_the_host_a_budget_is_kept_by_planning() -> None:
     """Nothing can cap the process, so what is predicted to exceed it is not tried."""
     vae, source = toy_vae("V2"), torch.rand(1, 4, 24, 24)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import torch
 
 from tightfit.card import Card, Reading
-from tightfit.place import placed
+from tightfit.place import alone, placed
 from tightfit.plan.tilesize import TileWish
 from tightfit.run.cancel import Cancel
 from tightfit.run.estimate import Estimate, Estimator
@@ -106,9 +106,10 @@ class Job:
         """Code `source` [B,C,…], a host tensor whose sizes the VAE takes.
 
         Raises `MemoryShortage` when no rung holds, `Cancelled` when asked to stop, and whatever
-        the model raises. Whatever happens, the card then holds what it held before.
+        the model raises. Whatever happens, the card then holds what it held before. Jobs of one
+        module in several threads run one after the other.
         """
-        with leaving_nothing(self.card):
+        with alone(self.vae.module), leaving_nothing(self.card):
             return self._run(source)
 
     def _run(self, source: torch.Tensor) -> Outcome:
