@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -17,6 +18,7 @@ from tightfit.adapters import find_vae, load_vae
 from tightfit.api import Watching
 from tightfit.card import open_card
 from tightfit.errors import Cancelled, InputError, MemoryShortage, UsageError
+from tightfit.media.latents import LatentFile
 from tightfit.report.record import Report
 from tightfit.run.vae import Vae
 from tightfit.testing import toy_vae
@@ -334,3 +336,39 @@ def test_the_three_liner_of_the_readme_works(tmp_path: Path) -> None:
     latent = tightfit.encode(path, vae="mini:wan2.1-vae", card="virtual:6GiB")
     frames = tightfit.decode(latent.value, vae="mini:wan2.1-vae", card="virtual:6GiB")
     assert frames.value.pixels.shape == (5, 3, 64, 64)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"width": 72}, {"frames": 6}, {"latent": torch.zeros(1, 16, 2, 3, 8)}]
+    + [{"alpha": torch.ones(1, 1, 32, 64)}],
+)
+def test_a_latent_smaller_than_its_picture_is_refused(changes: dict[str, Any]) -> None:
+    """One that was cut, or whose metadata were edited, never comes back in another size."""
+    whole = LatentFile(
+        latent=torch.zeros(1, 16, 2, 4, 8),
+        vae="AutoencoderKLWan",
+        ratio=(4, 8),
+        dtype="float32",
+        width=64,
+        height=32,
+        frames=5,
+    )
+    with pytest.raises(InputError, match=r"covers|alpha"):
+        decode(dataclasses.replace(whole, **changes), vae=MINI, card="virtual:1GiB")
+
+
+@pytest.mark.parametrize("shape", [(1, 16, 0, 4, 8), (1, 16, 4, 8), (4,)])
+def test_a_latent_of_another_shape_is_refused(shape: tuple[int, ...]) -> None:
+    """Empty ones too."""
+    with pytest.raises(InputError, match=r"takes 16 on 3|holds nothing"):
+        decode(torch.zeros(shape), vae=MINI, card="virtual:1GiB")
+
+
+@pytest.mark.parametrize(
+    "pixels", [torch.zeros(0, 3, 8, 8), torch.zeros(3, 0, 8), torch.zeros(3, 8, 8).int()]
+)
+def test_a_tensor_that_is_no_picture_is_refused(pixels: torch.Tensor) -> None:
+    """Without pixels, or in integers of which nobody says how far they go."""
+    with pytest.raises(UsageError, match="a tensor to encode"):
+        encode(pixels, vae=MINI, card="virtual:1GiB")

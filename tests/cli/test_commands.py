@@ -307,3 +307,28 @@ def test_a_record_in_the_place_of_another_file_is_refused(
     arguments = ["encode", str(clip), "-o", out, "--vae", WAN, "--report", report]
     assert run([*arguments, "--trace", trace]) == 2
     assert (clip.read_bytes(), files(tmp_path)) == (before, {"clip.mp4"})
+
+
+def test_alpha_comes_back_into_a_folder_and_is_refused_for_a_film(tmp_path: Path) -> None:
+    """A PNG holds it, an MP4 does not; that is said before any model is loaded."""
+    picture, latent = write_rgba(tmp_path / "a.png", 24, 16), str(tmp_path / "z.safetensors")
+    out, film = tmp_path / "frames", tmp_path / "out.mp4"
+    vae = ["--vae", FLUX, "--card", "virtual:1GiB", "-q"]
+    assert run(["encode", str(picture), "-o", latent, "--keep-alpha", *vae]) == 0
+    assert run(["decode", latent, "-o", str(out), *vae]) == 0
+    with Image.open(out / "frame_00001.png") as frame:
+        assert (frame.mode, frame.size) == ("RGBA", (24, 16))
+    assert run(["decode", latent, "-o", str(film), "--vae", "random:nothing"]) == 2
+    assert not film.exists()
+
+
+def test_alpha_of_a_clip_is_not_dropped_in_silence(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It is kept for pictures only; a clip of which it is asked for is refused."""
+    folder = tmp_path / "frames"
+    folder.mkdir()
+    write_rgba(folder / "1.png", 24, 16)
+    out = str(tmp_path / "z.safetensors")
+    assert run(["encode", str(folder), "-o", out, "--vae", FLUX, "--keep-alpha"]) == 2
+    assert "one by one" in capsys.readouterr().err

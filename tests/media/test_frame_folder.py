@@ -115,3 +115,11 @@ def write_one_by_one(writer: FrameFolderWriter, frames: torch.Tensor) -> None:
     with writer:
         for frame in frames:
             writer.write(frame[None])
+
+
+def test_frames_with_alpha_keep_it(tmp_path: Path) -> None:
+    """A PNG holds four channels."""
+    with FrameFolderWriter(tmp_path / "out") as folder:
+        folder.write(torch.rand(2, 4, 5, 7))
+    with Image.open(tmp_path / "out" / "frame_00002.png") as picture:
+        assert (picture.mode, picture.size) == ("RGBA", (7, 5))

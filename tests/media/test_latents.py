@@ -192,3 +192,17 @@ def test_f07_a_disk_too_small_is_said_with_the_bytes_needed(
     with pytest.raises(InputError, match=r"disk is full; the file needs \d+\.\d KiB and 1\.0 KiB"):
         save_latent(path, latent_file())
     assert path.read_bytes() == b"old"
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"width": 0}, {"height": -5}, {"frames": 0}, {"fps": Fraction(0)}, {"fps": Fraction(-3)}]
+    + [{"latent": torch.zeros(1, 16, 0, 4, 8)}, {"alpha": torch.zeros(1, 1, 3, 3)}],
+)
+def test_a_size_or_rate_that_nothing_can_have_is_refused(
+    tmp_path: Path, changes: dict[str, Any]
+) -> None:
+    """An edited file is refused when it is read, before any model is loaded."""
+    save_latent(tmp_path / "a.safetensors", latent_file(**changes))
+    with pytest.raises(InputError, match="make no sense"):
+        probe_latent(tmp_path / "a.safetensors")

@@ -398,11 +398,33 @@ def _check_latent(content: LatentFile | torch.Tensor, traits: Traits) -> None:
         latent = content.latent
     else:
         latent = content
-    axes = latent.dim() - 2
-    if axes != traits.axes or latent.shape[1] != traits.latent_channels:
+    batch, channels, *sizes = (*latent.shape, 0, 0)[: max(2, latent.dim())]
+    if len(sizes) != traits.axes or channels != traits.latent_channels:
         raise InputError(
-            f"The latent has {latent.shape[1]} channels on {axes} axes, and {traits.name} takes "
+            f"The latent has {channels} channels on {len(sizes)} axes, and {traits.name} takes "
             f"{traits.latent_channels} on {traits.axes}."
+        )
+    if 0 in (batch, *sizes):
+        raise InputError(f"The latent of shape {list(latent.shape)} holds nothing.")
+    if isinstance(content, LatentFile):
+        _check_cover(content, traits)
+
+
+def _check_cover(file: LatentFile, traits: Traits) -> None:
+    """Refuse a latent that is smaller than the picture or clip it says it is of."""
+    sizes = [axis.samples for axis in traits.latent_axes(tuple(file.latent.shape[2:]))]
+    frames = (file.frames or 1,) if traits.axes == 3 else ()
+    said = (*frames, file.height, file.width)
+    if any(size < least for size, least in zip(sizes, said, strict=True)):
+        raise InputError(
+            f"The latent covers {'x'.join(map(str, sizes))}, and its metadata say "
+            f"{'x'.join(map(str, said))}: it was cut, or they were changed; encode it anew."
+        )
+    pictures = file.latent.shape[0] * (frames[0] if frames else 1)
+    if file.alpha is not None and file.alpha.shape[0] != pictures:
+        raise InputError(
+            f"The latent is of {pictures} frames, and its alpha of {file.alpha.shape[0]}: drop the "
+            "alpha, or encode it anew."
         )
 
 

@@ -65,6 +65,11 @@ def look(source: str | Path | torch.Tensor, selection: Selection) -> MediaInfo |
     info = probe(Path(source))
     if info.kind == "picture" and (selection.frames is not None or selection.fps is not None):
         raise UsageError(f"--frames and --fps pick frames of a clip, and {source} is a picture.")
+    if info.kind == "clip" and info.has_alpha and selection.keep_alpha:
+        raise UsageError(
+            f"--keep-alpha keeps the alpha of a picture, and {source} is a clip: leave it out, or "
+            "encode its frames one by one."
+        )
     if info.width * info.height > _MOST_PIXELS:
         raise InputError(f"{source} has {info.width}x{info.height} pixels: too many to read.")
     return info
@@ -128,5 +133,9 @@ def _check_tensor(source: torch.Tensor) -> None:
             f"a tensor to encode is [3,H,W] or [T,3,H,W] in 0..1 or uint8, not "
             f"{tuple(source.shape)}."
         )
+    if source.numel() == 0:
+        raise UsageError(f"a tensor to encode holds pixels, and {tuple(source.shape)} has none.")
+    if not source.is_floating_point() and source.dtype != torch.uint8:
+        raise UsageError(f"a tensor to encode is in 0..1 or uint8, not {source.dtype}.")
     if source.device.type != "cpu":
         raise UsageError(f"a tensor to encode lies on the host, not on {source.device}.")

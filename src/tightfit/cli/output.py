@@ -27,6 +27,8 @@ def check_output(out: Path, latent: Path) -> None:
             f"{latent} holds {header.frames or header.latent.shape[0]} frames, and {out} is one "
             "picture: give an .mp4 or a folder."
         )
+    if header.alpha is not None and out.suffix.lower() in CLIP_KINDS:
+        raise UsageError(f"{latent} keeps alpha, and {out} holds none: give a .png or a folder.")
 
 
 def write_output(out: Path, frames: Frames) -> tuple[str, ...]:
@@ -34,9 +36,7 @@ def write_output(out: Path, frames: Frames) -> tuple[str, ...]:
     if out.suffix.lower() in PICTURE_KINDS:
         write_picture(out, frames.pixels[0])
         return ()
-    count, channels, height, width = frames.pixels.shape
-    if channels == 4 and out.suffix.lower() in CLIP_KINDS:
-        raise UsageError(f"{out} holds no alpha, which was kept: give a .png.")
+    count, _, height, width = frames.pixels.shape
     if out.suffix.lower() in CLIP_KINDS:
         with ClipWriter(out, width, height, frames.fps or _RATE) as writer:
             for start in range(0, count, _CHUNK):

@@ -97,8 +97,11 @@ class FrameFolderWriter:
         return self
 
     def write(self, frames: torch.Tensor) -> None:
-        """Append frames [n,3,H,W], uint8 or float in 0..1. Raises `JobFailed` as the others do."""
-        for sample in to_bytes(frames, goal=self.path):
+        """Append frames [n,3,H,W] or, with alpha, [n,4,H,W], uint8 or float in 0..1.
+
+        Raises `JobFailed` as the others do.
+        """
+        for sample in to_bytes(frames, goal=self.path, channels=(3, 4)):
             self.frames += 1
             (self._folder / f"frame_{self.frames:05d}.png").write_bytes(encode_png(sample))
 

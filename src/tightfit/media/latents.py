@@ -159,22 +159,24 @@ def _from_text(
 ) -> LatentFile:
     text = metadata or {}
     try:
-        return LatentFile(
-            latent=tensors["latent"],
-            alpha=tensors.get("alpha"),
-            version=int(text["version"]),
-            vae=text["vae"],
-            vae_hash=text.get("vae_hash"),
-            scale=_floats(text.get("scale")),
-            shift=_floats(text.get("shift")),
-            ratio=tuple(int(value) for value in json.loads(text["ratio"])),
-            dtype=text["dtype"],
-            width=int(text["width"]),
-            height=int(text["height"]),
-            frames=int(text["frames"]) if "frames" in text else None,
-            fps=Fraction(text["fps"]) if "fps" in text else None,
-            padding=dict(json.loads(text.get("padding", "{}"))),
-            background=_colour(text.get("background")),
+        return _sensible(
+            LatentFile(
+                latent=tensors["latent"],
+                alpha=tensors.get("alpha"),
+                version=int(text["version"]),
+                vae=text["vae"],
+                vae_hash=text.get("vae_hash"),
+                scale=_floats(text.get("scale")),
+                shift=_floats(text.get("shift")),
+                ratio=tuple(int(value) for value in json.loads(text["ratio"])),
+                dtype=text["dtype"],
+                width=int(text["width"]),
+                height=int(text["height"]),
+                frames=int(text["frames"]) if "frames" in text else None,
+                fps=Fraction(text["fps"]) if "fps" in text else None,
+                padding=dict(json.loads(text.get("padding", "{}"))),
+                background=_colour(text.get("background")),
+            )
         )
     except KeyError as error:
         raise InputError(
@@ -184,6 +186,19 @@ def _from_text(
         raise InputError(
             f"Cannot read {path} as a latent: its metadata make no sense ({error})."
         ) from error
+
+
+def _sensible(file: LatentFile) -> LatentFile:
+    """The same file. Raises `ValueError` on sizes and rates that nothing can have."""
+    if 0 in file.latent.shape:
+        raise ValueError(f"a latent of shape {tuple(file.latent.shape)} holds nothing")
+    counts = {"width": file.width, "height": file.height, "frames": file.frames, "fps": file.fps}
+    for name, value in counts.items():
+        if value is not None and value <= 0:
+            raise ValueError(f"{name} is {value}")
+    if file.alpha is not None and file.alpha.shape[1:] != (1, file.height, file.width):
+        raise ValueError(f"alpha of shape {tuple(file.alpha.shape)} does not cover the picture")
+    return file
 
 
 def _floats(text: str | None) -> tuple[float, ...] | None:
