@@ -515,6 +515,33 @@ def test_two_jobs_of_one_module_run_one_after_the_other() -> None:
     assert [id(p) for p in vae.module.parameters()] == masters
 
 
+def test_two_jobs_on_one_card_run_one_after_the_other() -> None:
+    """Its cap and its peaks are one: each report is of its own job, and no cap stays behind."""
+    source, card = torch.rand(1, 4, 24, 24), virtual(ROOM)
+    vaes = [toy_vae("V2", seed=seed) for seed in range(3)]
+    wholes = [measured(vae, "decode", source) for vae in vaes]
+    problems: list[BaseException] = []
+
+    def work(vae: Vae, whole: Measured) -> None:
+        job = Job(vae, "decode", card, Request(64 * MIB, estimate=False))
+        try:
+            for _ in range(4):
+                outcome = job.run(source)
+                assert torch.equal(outcome.value, whole.value)
+                assert outcome.peak_bytes == whole.base + whole.peak
+                assert outcome.before_bytes == outcome.after_bytes == 0
+        except BaseException as error:
+            problems.append(error)
+
+    threads = [threading.Thread(target=work, args=pair) for pair in zip(vaes, wholes, strict=True)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not problems
+    assert torch.zeros(80 * MIB // 4, device=card.device).nbytes == 80 * MIB
+
+
 def test_on_the_host_a_budget_is_kept_by_planning() -> None:
     """Nothing can cap the process, so what is predicted to exceed it is not tried."""
     vae, source = toy_vae("V2"), torch.rand(1, 4, 24, 24)

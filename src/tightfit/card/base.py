@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -53,6 +54,10 @@ class Reading:
         return self.reserved - self.allocated
 
 
+_turns: dict[torch.device, threading.RLock] = {}
+_guard = threading.Lock()
+
+
 class Card(ABC):
     """A device with memory.
 
@@ -95,6 +100,15 @@ class Card(ABC):
     @abstractmethod
     def observe(self, observer: Observer) -> AbstractContextManager[None]:
         """While inside, `observer` is told how memory moves (each change, or often)."""
+
+    def alone(self) -> AbstractContextManager[object]:
+        """While inside, other threads that want this device alone wait.
+
+        Caps, peaks and counts of refusals belong to the device and the process, not to a job. The
+        same thread may enter again.
+        """
+        with _guard:
+            return _turns.setdefault(self.device, threading.RLock())
 
     def supports(self, dtype: torch.dtype) -> bool:
         """Whether the card computes in `dtype`."""

@@ -67,6 +67,10 @@ class HostCard(Card):
         del budget
         return nullcontext()
 
+    def alone(self) -> AbstractContextManager[object]:
+        """Nobody waits: there is neither a cap nor a peak to share."""
+        return nullcontext()
+
     @contextmanager
     def observe(self, observer: Observer) -> Iterator[None]:
         """Resident memory of the process, looked at every 20 ms."""

@@ -12,6 +12,7 @@ import torch
 from tightfit.card import Card, Reading
 from tightfit.place import alone, placed
 from tightfit.plan.tilesize import TileWish
+from tightfit.run.advice import advice
 from tightfit.run.cancel import Cancel
 from tightfit.run.estimate import Estimate, Estimator
 from tightfit.run.ladder import Attempt, Ladder, Lessons, Rung, Stage, leaving_nothing
@@ -27,10 +28,6 @@ Evict = Callable[[int | None], int]
 _FACTORS = {"exact": 1.02, "none": 1.2}
 """Allocated over dry peak; 1.12 to 1.17 was measured on CUDA, plus the allocator's slack."""
 _FACTOR = 1.25
-_ADVICE = (
-    "a larger --vram, a smaller or shorter input, a smaller --tile, or close other programs "
-    "that hold memory on the card"
-)
 
 
 @dataclass(frozen=True)
@@ -107,9 +104,9 @@ class Job:
 
         Raises `MemoryShortage` when no rung holds, `Cancelled` when asked to stop, and whatever
         the model raises. Whatever happens, the card then holds what it held before. Jobs of one
-        module in several threads run one after the other.
+        module, or on one card, in several threads run one after the other.
         """
-        with alone(self.vae.module), leaving_nothing(self.card):
+        with alone(self.vae.module), self.card.alone(), leaving_nothing(self.card):
             return self._run(source)
 
     def _run(self, source: torch.Tensor) -> Outcome:
@@ -187,7 +184,7 @@ class Job:
         """
         weights = weight_bytes(self.vae.module)
         coming = weights if self.card.kind == "cpu" else self._coming()
-        stage = Stage("load", f"Not enough memory to load {self.vae.traits.name}.", _ADVICE)
+        stage = Stage("load", f"Not enough memory to load {self.vae.traits.name}.", self._advice())
 
         def enter() -> bool:
             stack.enter_context(placed(self.vae.module, self.card.device))
@@ -249,9 +246,19 @@ class Job:
         return Stage(
             self.direction,
             f"Not enough memory to {self.direction} {words} with {name}.",
-            _ADVICE,
+            self._advice(),
             lesson=f"{name}|{self.direction}|{self.vae.dtype}|{tuple(source.shape)}|"
             f"{self.card.name}|{self.request.budget}",
+        )
+
+    def _advice(self) -> str:
+        request = self.request
+        return advice(
+            self.card.read(),
+            budget=request.budget,
+            reserve=request.reserve,
+            wish=request.wish,
+            may_try_cpu=self.card.kind != "cpu" and not request.allow_cpu,
         )
 
     def rungs(
