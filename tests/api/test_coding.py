@@ -372,3 +372,19 @@ def test_a_tensor_that_is_no_picture_is_refused(pixels: torch.Tensor) -> None:
     """Without pixels, or in integers of which nobody says how far they go."""
     with pytest.raises(UsageError, match="a tensor to encode"):
         encode(pixels, vae=MINI, card="virtual:1GiB")
+
+
+@pytest.mark.parametrize("estimate", [True, False], ids=["refused", "tried"])
+def test_the_report_of_a_failure_has_the_fields_of_any_other(mini: Vae, estimate: bool) -> None:
+    """What was held before is held after, peaks are those of the tries, and unknown is null."""
+    with pytest.raises(MemoryShortage) as caught:
+        encode(smooth(5, 3, 96, 128), vae=mini, card="virtual:6MiB", estimate=estimate)
+    assert isinstance(caught.value.report, Report)
+    report = caught.value.report.as_dict()
+    assert set(report) >= FIELDS
+    assert report["before_bytes"] == report["after_bytes"] == 0
+    assert set(report["estimate"]) == {"fixed_bytes", "slope", "peak_bytes", "source"}
+    coded = [each for each in report["attempts"] if each["stage"] == "encode"]
+    assert report["baseline_bytes"] == coded[0]["baseline_bytes"]
+    peaks = [each["peak_reserved_bytes"] for each in coded if each["outcome"] == "oom"]
+    assert report["peak_reserved_bytes"] == max(peaks, default=None)

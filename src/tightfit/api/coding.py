@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from fractions import Fraction
 from pathlib import Path
@@ -31,6 +32,7 @@ from tightfit.media.latents import LatentFile, load_latent, probe_latent
 from tightfit.plan.tilesize import check_wish
 from tightfit.report.record import Report
 from tightfit.run.cancel import Cancel
+from tightfit.run.estimate import Estimate
 from tightfit.run.framing import to_frames, to_source
 from tightfit.run.job import Evict, Job, Outcome, Request
 from tightfit.run.ladder import Attempt, Lessons
@@ -261,6 +263,7 @@ class _Work:
 
     def run(self, values: torch.Tensor, asked: torch.dtype | None) -> tuple[Outcome, Vae]:
         """Load the VAE and run; an error for want of memory carries the report."""
+        before = self.memory.card.read().allocated
         try:
             vae = self._load(values, asked)
             self.loaded = vae
@@ -276,7 +279,7 @@ class _Work:
             )
             return job.run(values.to(vae.dtype)), vae
         except MemoryShortage as error:
-            error.report = self._failed(error)
+            error.report = self._failed(error, before)
             raise
 
     def _load(self, values: torch.Tensor, asked: torch.dtype | None) -> Vae:
@@ -330,11 +333,18 @@ class _Work:
             output=output,
         )
 
-    def _failed(self, error: MemoryShortage) -> Report:
-        attempts = [_attempt(each) for each in error.attempts if isinstance(each, Attempt)]
+    def _failed(self, error: MemoryShortage, before: int | None) -> Report:
+        """For a job that was refused, or of which no rung held; `before` was allocated then."""
+        tries = [each for each in error.attempts if isinstance(each, Attempt)]
+        coded = [each.baseline_bytes for each in tries if each.stage == self.direction]
         return Report(
             **self._common(),
-            attempts=attempts,
+            estimate=asdict(Estimate(None, None, None, "unknown: the job was not done")),
+            attempts=[_attempt(each) for each in tries],
+            before_bytes=before,
+            baseline_bytes=coded[0] if coded else None,
+            peak_bytes=_highest(each.peak_bytes for each in tries),
+            peak_reserved_bytes=_highest(each.peak_reserved_bytes for each in tries),
             after_bytes=self.memory.card.read().allocated,
             adjusted=self.adjusted,
             warnings=[*self.warnings, *getattr(error, "__notes__", ())],
@@ -356,6 +366,11 @@ class _Work:
             "budget_bytes": self.memory.budget,
             "seconds": round(time.perf_counter() - self.started, 3),
         }
+
+
+def _highest(sizes: Iterable[int | None]) -> int | None:
+    """Of those that are known."""
+    return max((size for size in sizes if size is not None), default=None)
 
 
 def _attempt(attempt: Attempt) -> dict[str, Any]:

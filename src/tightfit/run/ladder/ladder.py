@@ -392,7 +392,7 @@ class Ladder:
             needs = f"Needs more than {format_bytes(usable)}"
         error = MemoryShortage(
             stage.sentence,
-            figures=f"{needs}; {_whose(self.card, reading, self.budget, usable)}.",
+            figures=f"{needs}; {self._whose(reading, usable)}.",
             tried=[
                 f"{a.rung} ({'out of memory' if a.outcome == 'oom' else a.reason})"
                 for a in attempts
@@ -404,17 +404,18 @@ class Ladder:
             error.add_note(note)
         return error
 
-
-def _whose(card: Card, reading: Reading, budget: int, usable: int) -> str:
-    """Who has the memory of a card, in words."""
-    parts = [f"{format_bytes(reading.total)} in all"]
-    if budget < reading.total:
-        parts.append(f"budget {format_bytes(budget)}")
-    if reading.held_by_others:
-        parts.append(f"{format_bytes(reading.held_by_others)} held by other programs")
-    if reading.context:
-        parts.append(f"{format_bytes(reading.context)} for the device context")
-    return f"{format_bytes(usable)} can be used on {card.name} ({', '.join(parts)})"
+    def _whose(self, reading: Reading, usable: int) -> str:
+        """Who has the memory of the card, in words."""
+        parts = [f"{format_bytes(reading.total)} in all"]
+        if self.budget < reading.total:
+            parts.append(f"budget {format_bytes(self.budget)}")
+        if self.reserve:
+            parts.append(f"{format_bytes(self.reserve)} kept free")
+        if reading.held_by_others:
+            parts.append(f"{format_bytes(reading.held_by_others)} held by other programs")
+        if reading.context:
+            parts.append(f"{format_bytes(reading.context)} for the device context")
+        return f"{format_bytes(usable)} can be used on {self.card.name} ({', '.join(parts)})"
 
 
 def _larger(one: int | None, other: int | None) -> int | None:
