@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import threading
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
@@ -467,28 +468,26 @@ def test_d01_a_job_on_the_second_card_leaves_the_first_untouched() -> None:
     assert (first.read().peak_allocated, first.read().peak_reserved) == (0, 0)
 
 
+def at_once(work: Callable[..., None], arguments: Iterable[tuple[object, ...]]) -> None:
+    """Call `work` with each of these in a thread of its own; an error in one is raised here."""
+    with ThreadPoolExecutor() as pool:
+        for started in [pool.submit(work, *each) for each in arguments]:
+            started.result()
+
+
 def test_two_jobs_in_two_threads_on_two_cards_do_not_disturb_each_other() -> None:
     """Each has its own model, its own card and its own figures."""
     vaes = [toy_vae("V3", width=8, seed=seed) for seed in range(2)]
     source = torch.rand(1, 16, 2, 16, 16)
     wholes = [measured(vae, "decode", source) for vae in vaes]
-    problems: list[BaseException] = []
 
     def work(vae: Vae, whole: Measured) -> None:
-        try:
-            budget = whole.base + whole.peak // 2
-            job = Job(vae, "decode", virtual(budget), Request(budget, estimate=False))
-            for _ in range(3):
-                run_checked(job, source, whole.value)
-        except BaseException as error:
-            problems.append(error)
+        budget = whole.base + whole.peak // 2
+        job = Job(vae, "decode", virtual(budget), Request(budget, estimate=False))
+        for _ in range(3):
+            run_checked(job, source, whole.value)
 
-    threads = [threading.Thread(target=work, args=pair) for pair in zip(vaes, wholes, strict=True)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not problems
+    at_once(work, zip(vaes, wholes, strict=True))
 
 
 def test_two_jobs_of_one_module_run_one_after_the_other() -> None:
@@ -496,22 +495,13 @@ def test_two_jobs_of_one_module_run_one_after_the_other() -> None:
     vae, source = toy_vae("V3", width=8), torch.rand(1, 16, 4, 12, 12)
     masters = [id(p) for p in vae.module.parameters()]
     whole = measured(vae, "decode", source)
-    problems: list[BaseException] = []
 
     def work() -> None:
         job = Job(vae, "decode", virtual(ROOM), Request(ROOM, wish=parse_tile("64")))
-        try:
-            for _ in range(3):
-                run_checked(job, source, whole.value)
-        except BaseException as error:
-            problems.append(error)
+        for _ in range(3):
+            run_checked(job, source, whole.value)
 
-    threads = [threading.Thread(target=work) for _ in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not problems
+    at_once(work, [()] * 3)
     assert [id(p) for p in vae.module.parameters()] == masters
 
 
@@ -520,25 +510,16 @@ def test_two_jobs_on_one_card_run_one_after_the_other() -> None:
     source, card = torch.rand(1, 4, 24, 24), virtual(ROOM)
     vaes = [toy_vae("V2", seed=seed) for seed in range(3)]
     wholes = [measured(vae, "decode", source) for vae in vaes]
-    problems: list[BaseException] = []
 
     def work(vae: Vae, whole: Measured) -> None:
         job = Job(vae, "decode", card, Request(64 * MIB, estimate=False))
-        try:
-            for _ in range(4):
-                outcome = job.run(source)
-                assert torch.equal(outcome.value, whole.value)
-                assert outcome.peak_bytes == whole.base + whole.peak
-                assert outcome.before_bytes == outcome.after_bytes == 0
-        except BaseException as error:
-            problems.append(error)
+        for _ in range(4):
+            outcome = job.run(source)
+            assert torch.equal(outcome.value, whole.value)
+            assert outcome.peak_bytes == whole.base + whole.peak
+            assert outcome.before_bytes == outcome.after_bytes == 0
 
-    threads = [threading.Thread(target=work, args=pair) for pair in zip(vaes, wholes, strict=True)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not problems
+    at_once(work, zip(vaes, wholes, strict=True))
     assert torch.zeros(80 * MIB // 4, device=card.device).nbytes == 80 * MIB
 
 
