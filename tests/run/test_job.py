@@ -581,3 +581,12 @@ def test_d04_a_limit_on_single_allocations_leads_to_tiles(estimate: bool) -> Non
         outcome = run_checked(job, source, whole.value)
     assert outcome.attempt.tile is not None
     assert "largest single allocation" in (outcome.attempts[0].reason or "")
+
+
+def test_slack_is_room() -> None:
+    """What the allocator keeps and nobody uses is given to the next tensors: no false refusal."""
+    vae, source = toy_vae("V2"), torch.rand(1, 4, 8, 8)
+    card = open_card("virtual:32MiB,allocator=async")  # takes all 32 MiB for the weights
+    outcome = Job(vae, "decode", card, Request(32 * MIB)).run(source)
+    assert [a.rung for a in outcome.attempts] == ["whole"]
+    assert outcome.peak_reserved_bytes == 32 * MIB

@@ -15,7 +15,7 @@ def room_left(
     """The bytes that may still be taken, never negative (DESIGN: *room*).
 
     The smaller of what the budget leaves and what the card leaves. The context comes off the
-    card, never off the budget. `held` is what this process has reserved.
+    card, never off the budget. `held` is what this process has in tensors.
     """
     by_budget = budget - held
     by_card = total - held_by_others - context - reserve - held

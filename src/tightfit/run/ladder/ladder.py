@@ -135,9 +135,13 @@ class Ladder:
         self._assumed_held = size
 
     def room(self) -> int:
-        """Bytes that may still be taken now (DESIGN §2)."""
+        """Bytes that may still be taken now (DESIGN §2).
+
+        Slack is part of it: what the allocator keeps and nobody uses is what the next tensors are
+        given, and a rung that needs no more is not known not to fit.
+        """
         reading = self.card.read()
-        held = reading.reserved
+        held = reading.allocated
         return room_left(
             budget=self.budget,
             total=reading.total,
