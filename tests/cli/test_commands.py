@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -332,3 +333,25 @@ def test_alpha_of_a_clip_is_not_dropped_in_silence(
     out = str(tmp_path / "z.safetensors")
     assert run(["encode", str(folder), "-o", out, "--vae", FLUX, "--keep-alpha"]) == 2
     assert "one by one" in capsys.readouterr().err
+
+
+def test_an_interrupt_that_a_library_swallows_is_a_cancel(
+    clip: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A real SIGINT while something loads that turns it into an error of its own: 130."""
+
+    def load(*_: object, **__: object) -> None:
+        try:
+            signal.raise_signal(signal.SIGINT)
+        except KeyboardInterrupt:
+            raise RuntimeError("Failed to import") from None
+
+    monkeypatch.setattr(api, "encode", load)
+    out = str(tmp_path / "z.safetensors")
+    before = signal.getsignal(signal.SIGINT)
+    assert run(["encode", str(clip), "-o", out, "--vae", WAN]) == 130
+    assert capsys.readouterr().err == "cancelled: nothing was written\n"
+    assert signal.getsignal(signal.SIGINT) is before

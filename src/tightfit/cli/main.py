@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from types import FrameType
 from typing import Annotated
 
 import typer
@@ -12,7 +15,7 @@ from tightfit import __version__
 from tightfit.cli.decode import decode
 from tightfit.cli.demo import demo
 from tightfit.cli.encode import encode
-from tightfit.errors import TightfitError
+from tightfit.errors import Cancelled, TightfitError
 
 DONE = 0
 FAILED = 1
@@ -50,6 +53,15 @@ def root(
 
 def run(arguments: Sequence[str]) -> int:
     """Run the command line `arguments`; the exit code (DESIGN §9)."""
+    with _interrupts() as interrupts:
+        code = _run(arguments, interrupts)
+    if code == CANCELLED:
+        typer.echo("cancelled: nothing was written", err=True)
+    return code
+
+
+def _run(arguments: Sequence[str], interrupts: list[int]) -> int:
+    """The exit code; errors are said, and whatever comes of an interrupt is a cancel."""
     try:
         code = app(args=list(arguments), standalone_mode=False)
     except typer.TyperException as error:
@@ -57,19 +69,45 @@ def run(arguments: Sequence[str]) -> int:
         if sentence:  # without one, the help was asked for by giving no command
             typer.echo(f"error: {sentence}. See `tightfit --help`.", err=True)
         return BAD_USAGE
-    except (typer.Abort, KeyboardInterrupt):
-        code = CANCELLED
+    except (typer.Abort, KeyboardInterrupt, Cancelled):
+        return CANCELLED
     except TightfitError as error:
+        if interrupts:
+            return CANCELLED
         _complain(error)
         return error.exit_code
     except Exception as error:
+        if interrupts:
+            return CANCELLED
         _complain(error)
         if {"-v", "--verbose"} & set(arguments):
             raise
         return FAILED
-    if code == CANCELLED:
-        typer.echo("cancelled: nothing was written", err=True)
     return code if isinstance(code, int) else DONE
+
+
+@contextmanager
+def _interrupts() -> Iterator[list[int]]:
+    """The Ctrl-Cs so far: libraries turn KeyboardInterrupt into errors of their own."""
+    seen: list[int] = []
+    before = signal.getsignal(signal.SIGINT)
+    if before is not signal.default_int_handler:
+        yield seen  # somebody else looks after it, or it is ignored
+        return
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        seen.append(number)
+        signal.default_int_handler(number, frame)
+
+    try:
+        signal.signal(signal.SIGINT, interrupt)
+    except ValueError:  # not in the main thread, where no interrupt arrives
+        yield seen
+        return
+    try:
+        yield seen
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def main() -> None:
