@@ -45,3 +45,11 @@ def test_a_small_input_is_refused_with_a_sentence(
     clip = write_clip(tmp_path / "tiny.mp4", 1, 64, 64)
     assert run(["demo", "--input", str(clip), "-o", str(tmp_path / "out")]) == 2
     assert "--input" in capsys.readouterr().err
+
+
+def test_a_demo_that_cannot_begin_leaves_no_folder(tmp_path: Path) -> None:
+    """The folder for results was made for nothing, and goes again."""
+    clip = tmp_path / "clip.mp4"
+    clip.write_bytes(b"no film")
+    assert run(["demo", "--input", str(clip), "-o", str(tmp_path / "results")]) == 2
+    assert [path.name for path in tmp_path.iterdir() if path.name != "cache"] == ["clip.mp4"]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib.util
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Annotated
 
@@ -28,14 +30,29 @@ def demo(
     """
     from tightfit.cli import show
     from tightfit.cli.walkthrough import walk_through
-    from tightfit.errors import InputError
 
     clip = source if source is not None else _shipped_clip()
+    with _made(out):
+        walk_through(clip, out, frames=None if source else _FRAMES, width=_WIDTH, say=show.results)
+
+
+@contextmanager
+def _made(folder: Path) -> Iterator[None]:
+    """The folder is there while inside; one that was made for nothing goes again on error."""
+    from tightfit.errors import InputError
+
+    new = not folder.exists()
     try:
-        out.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise InputError(f"Cannot make the folder {out}: {error.strerror}.") from None
-    walk_through(clip, out, frames=None if source else _FRAMES, width=_WIDTH, say=show.results)
+        raise InputError(f"Cannot make the folder {folder}: {error.strerror}.") from None
+    try:
+        yield
+    except BaseException:
+        if new:
+            with suppress(OSError):  # what it already holds stays
+                folder.rmdir()
+        raise
 
 
 def _shipped_clip() -> Path:

@@ -48,7 +48,8 @@ def walk_through(clip: Path, out: Path, *, frames: str | None, width: int, say: 
     pixels = _shrunk(clip, frames, width)
     count, _, height, length = pixels.shape
     size, whole, tile = _card_size(vae, pixels)
-    step(1, f"{clip.name}: {count} frames, scaled to {length}x{height}")
+    many = "frame" if count == 1 else "frames"
+    step(1, f"{clip.name}: {count} {many}, scaled to {length}x{height}")
     step(
         2,
         f"a virtual card of {format_bytes(size)}: the whole clip needs {format_bytes(whole)}, "
