@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -53,6 +54,11 @@ class Estimator:
         if shape not in self._known:
             self._known[shape] = self._dry(shape)
         return self._known[shape]
+
+    def smallest_known(self) -> tuple[int, ...] | None:
+        """Of the shapes of one item that could be told, the smallest; None if there is but one."""
+        told = [shape for shape, need in self._known.items() if need is not None and shape[0] == 1]
+        return min(told, key=math.prod) if len(told) > 1 else None
 
     def _dry(self, shape: tuple[int, ...]) -> int | None:
         call: Callable[[torch.Tensor], torch.Tensor] = self.vae.call(self.direction)

@@ -350,7 +350,7 @@ class Job:
         need = estimator.need((min(source.shape[0], MOST_AT_ONCE), *source.shape[1:]))
         if need is None:
             return Estimate(None, None, None, "unknown: the model cannot run without values")
-        fixed, slope = estimator.line(self._quarter(whole), whole)
+        fixed, slope = estimator.line(estimator.smallest_known() or self._quarter(whole), whole)
         return Estimate(
             fixed, slope, need + weight_bytes(self.vae.module) + source.nbytes, "dry run"
         )
