@@ -8,6 +8,7 @@ import subprocess
 import sys
 import warnings
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ import torch
 from diffusers import AutoencoderKL, AutoencoderKLWan
 from safetensors.torch import save_file
 
-from tightfit.adapters import find_vae, load_vae, outline_vae, stored_dtype
+from tightfit.adapters import fetch_vae, find_vae, load_vae, outline_vae, stored_dtype
 from tightfit.adapters.architectures import ARCHITECTURES
 from tightfit.adapters.diffusers_vae import adapt, weights_hash
 from tightfit.card import open_card
@@ -294,3 +295,24 @@ def test_two_threads_may_be_the_first_to_ask() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "AutoencoderKL AutoencoderKL\n"
+
+
+def test_a_hub_id_is_fetched_and_keeps_its_dtype(
+    saved: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The repository of a pipeline: only the VAE's files are asked for, and bfloat16 stays."""
+    asked: list[str] = []
+
+    def download(spec: str, *, allow_patterns: list[str]) -> str:
+        asked.extend(allow_patterns)
+        return str(saved.parent)
+
+    AutoencoderKLWan.from_pretrained(saved, torch_dtype=torch.bfloat16).save_pretrained(saved)
+    monkeypatch.setattr("huggingface_hub.snapshot_download", download)
+    described = find_vae(str(saved))
+    source = replace(described, spec="some/pipeline", path=None, subfolder="vae")
+    fetched = fetch_vae(source)
+    assert fetched.path == saved
+    assert stored_dtype(fetched) is torch.bfloat16
+    assert load_vae(source, dtype=stored_dtype(fetched)).dtype is torch.bfloat16
+    assert set(asked) == {"vae/*.json", "vae/*.safetensors"}

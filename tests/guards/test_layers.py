@@ -28,6 +28,7 @@ WITHOUT_TORCH = ("errors", "units", "settings", "plan", "report")
 ONLY_IN = {
     "diffusers": "adapters",
     "transformers": "adapters",
+    "huggingface_hub": "adapters",
     "PIL": "media",
     "av": "media",
     "ray": "cluster",

@@ -3,6 +3,7 @@
 from tightfit.adapters.diffusers_vae import adapt
 from tightfit.adapters.specs import (
     Source,
+    fetch_vae,
     find_vae,
     load_vae,
     outline_vae,
@@ -13,6 +14,7 @@ from tightfit.adapters.specs import (
 __all__ = [
     "Source",
     "adapt",
+    "fetch_vae",
     "find_vae",
     "load_vae",
     "outline_vae",

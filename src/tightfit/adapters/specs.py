@@ -90,6 +90,23 @@ def find_vae(spec: str) -> Source:
     )
 
 
+def fetch_vae(source: Source) -> Source:
+    """`source` with its files on this machine: those of a hub id are downloaded, or found cached.
+
+    Raises `InputError` where they cannot be had.
+    """
+    if source.random or source.path is not None:
+        return source
+    from huggingface_hub import snapshot_download
+
+    inside = f"{source.subfolder}/" if source.subfolder else ""
+    with _said_by_us(source.spec):
+        folder = snapshot_download(
+            source.spec, allow_patterns=[f"{inside}*.json", f"{inside}*.safetensors"]
+        )
+    return _folder(source.spec, Path(folder) / inside)
+
+
 def load_vae(source: Source, *, dtype: torch.dtype | None = None) -> Vae:
     """Load the weights to the host, through diffusers' own loaders, in `dtype` or as stored.
 
@@ -97,6 +114,7 @@ def load_vae(source: Source, *, dtype: torch.dtype | None = None) -> Vae:
     """
     from tightfit.adapters.diffusers_vae import adapt
 
+    source = fetch_vae(source)
     with _said_by_us(source.spec):
         module = _module(source, dtype)
     module.eval().requires_grad_(False)
@@ -106,7 +124,7 @@ def load_vae(source: Source, *, dtype: torch.dtype | None = None) -> Vae:
 def outline_vae(source: Source, *, dtype: torch.dtype | None = None) -> Vae | None:
     """The VAE on the meta device: shapes without weights, to plan on before anything is read.
 
-    None where only loading would tell (a hub id).
+    None for a hub id that was not fetched.
     """
     from tightfit.adapters.diffusers_vae import adapt
 
@@ -164,10 +182,7 @@ def _module(source: Source, dtype: torch.dtype | None) -> nn.Module:
             torch.manual_seed(_SEED)
             module: nn.Module = cls(**source.arguments)
         return _cast(module, dtype)
-    if source.path is None:
-        return _loaded(
-            cls.from_pretrained(source.spec, subfolder=source.subfolder, torch_dtype=dtype)
-        )
+    assert source.path is not None
     if source.path.is_dir():
         return _loaded(cls.from_pretrained(source.path, torch_dtype=dtype, local_files_only=True))
     return _from_file(cls, source, dtype)

@@ -15,6 +15,7 @@ from torch import nn
 from tightfit.adapters import (
     Source,
     adapt,
+    fetch_vae,
     find_vae,
     load_vae,
     outline_vae,
@@ -37,7 +38,7 @@ from tightfit.run.framing import to_frames, to_source
 from tightfit.run.job import Evict, Job, Outcome, Request
 from tightfit.run.ladder import Attempt, Lessons
 from tightfit.run.preflight import preflight
-from tightfit.run.rungs import Progress
+from tightfit.run.rungs import EVICT, Progress
 from tightfit.run.vae import Direction, Traits, Vae
 from tightfit.settings import Settings
 from tightfit.watch import Recorder
@@ -292,6 +293,7 @@ class _Work:
                 )
             return ready
         assert source is not None
+        source = fetch_vae(source)
         dtype, note = choose_dtype(
             asked,
             stored=stored_dtype(source),
@@ -304,6 +306,15 @@ class _Work:
         if outline is not None:
             preflight(outline, self.direction, self.memory.card, self.request, tuple(values.shape))
         return load_vae(source, dtype=dtype)
+
+    def _same_bits(self, outcome: Outcome) -> bool:
+        """Whether the result is that of a whole run, bit for bit.
+
+        Not where a workspace was refused, or may have been: then other kernels may have run.
+        """
+        whole = outcome.attempt.rung in ("whole", EVICT)
+        counted = outcome.attempt.refusals == 0 or self.memory.card.kind == "cpu"
+        return whole and counted
 
     def report(self, outcome: Outcome, output: dict[str, Any]) -> Report:
         """For a job that was done."""
@@ -327,7 +338,7 @@ class _Work:
             peak_reserved_bytes=outcome.peak_reserved_bytes,
             after_bytes=outcome.after_bytes,
             exact=outcome.exact,
-            error_bound=0.0 if outcome.attempt.rung == "whole" else None,
+            error_bound=0.0 if self._same_bits(outcome) else None,
             adjusted=[*self.adjusted, *outcome.adjusted],
             warnings=warnings,
             output=output,

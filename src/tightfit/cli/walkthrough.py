@@ -18,6 +18,7 @@ from tightfit.card import open_card
 from tightfit.cli.output import write_output
 from tightfit.errors import InputError
 from tightfit.media.clip import parse_frames
+from tightfit.media.files import whole_file
 from tightfit.media.latents import load_latent, save_latent
 from tightfit.report.chart import chart
 from tightfit.report.record import Report
@@ -79,9 +80,11 @@ def walk_through(clip: Path, out: Path, *, frames: str | None, width: int, say: 
     film = out / ("clip.mp4" if count > 1 else "clip.png")
     write_output(film, back.value)
     step(4, f"decoded in {_last(back.report)} on the same card: {film}")
-    (out / "encode.json").write_text(done.report.to_json(), encoding="utf-8")
-    (out / "decode.json").write_text(back.report.to_json(), encoding="utf-8")
-    watching.recorder.write(out / "encode.trace.jsonl")
+    for name, report in (("encode.json", done.report), ("decode.json", back.report)):
+        with whole_file(out / name) as part:
+            part.write_text(report.to_json(), encoding="utf-8")
+    with whole_file(out / "encode.trace.jsonl") as part:
+        watching.recorder.write(part)
     say.print(
         escape(
             f"   {_decibels(pixels, back.value.pixels):.1f} dB against the source; the card holds "

@@ -16,7 +16,7 @@ from tightfit.run.advice import advice
 from tightfit.run.cancel import Cancel
 from tightfit.run.estimate import Estimate, Estimator
 from tightfit.run.ladder import Attempt, Ladder, Lessons, Rung, Stage, leaving_nothing
-from tightfit.run.rungs import MOST_AT_ONCE, Progress, VaeRungs
+from tightfit.run.rungs import EVICT, MOST_AT_ONCE, Progress, VaeRungs
 from tightfit.run.vae import Direction, Vae
 from tightfit.units import format_bytes
 from tightfit.watch import Recorder
@@ -193,7 +193,7 @@ class Job:
         rungs = [Rung("weights", enter, need=lambda: coming)]
         evict = self._evict(ladder)
         if evict is not None:
-            rungs.append(Rung("evict idle models", enter, prepare=lambda: evict(coming)))
+            rungs.append(Rung(EVICT, enter, prepare=lambda: evict(coming)))
         if self.request.allow_cpu and self.card.kind != "cpu":
             rungs.append(Rung("cpu", lambda: False))
         if not ladder.climb(stage, rungs, quiet=True):

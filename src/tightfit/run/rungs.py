@@ -22,6 +22,7 @@ from tightfit.run.tiling import lay_grid, run_tiled, run_whole
 from tightfit.run.vae import Direction, Vae
 from tightfit.units import format_bytes
 
+EVICT = "evict idle models"
 MOST_AT_ONCE = 4
 """Pictures in one call: more would gain no time and cost memory."""
 
@@ -104,7 +105,7 @@ class VaeRungs:
             if evict is not None:
                 prepare, need = evict, whole.need
                 yield Rung(
-                    "evict idle models",
+                    EVICT,
                     whole.run,
                     need=need,
                     prepare=lambda: prepare(need()),

@@ -71,7 +71,7 @@ class Recorder:
         }
 
     def write(self, path: Path) -> None:
-        """Write the trace to `path`, whole."""
+        """Write the trace to `path`; the caller sees to it that the file is whole or absent."""
         lines = [self.header(), *self.events()]
         path.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
 
