@@ -227,7 +227,7 @@ def test_bad_input_is_exit_two_and_leaves_nothing(
     def never(*args: object, **options: object) -> None:
         raise AssertionError("weights were read")
 
-    monkeypatch.setattr(api.coding, "load_vae", never)
+    monkeypatch.setattr(api.work, "load_vae", never)
     code = run(["encode", *(str(clip) if a == "IN" else a for a in arguments)])
     assert code == 2
     assert word in capsys.readouterr().err

@@ -1,0 +1,228 @@
+"""One job of the library: the VAE that was asked for, the run, and the report on it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+
+from tightfit.adapters import (
+    Source,
+    adapt,
+    fetch_vae,
+    find_vae,
+    load_vae,
+    outline_vae,
+    stored_dtype,
+)
+from tightfit.api.memory import Memory, choose_dtype
+from tightfit.errors import MemoryShortage, UsageError
+from tightfit.report.record import Report
+from tightfit.run.cancel import Cancel
+from tightfit.run.estimate import Estimate
+from tightfit.run.job import Job, Outcome, Request
+from tightfit.run.ladder import Attempt, Lessons
+from tightfit.run.preflight import preflight
+from tightfit.run.rungs import EVICT, Progress
+from tightfit.run.vae import Direction, Traits, Vae
+from tightfit.settings import Settings
+from tightfit.watch import Recorder
+
+
+@dataclass
+class Watching:
+    """Who looks on while a job runs.
+
+    Attributes:
+        recorder: keeps the events.
+        progress: told after every tile.
+        cancel: stops the job before its next tile.
+    """
+
+    recorder: Recorder = field(default_factory=Recorder)
+    progress: Progress | None = None
+    cancel: Cancel = field(default_factory=Cancel)
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """The VAE that was asked for: ready, or still a source."""
+
+    traits: Traits
+    source: Source | None = None
+    ready: Vae | None = None
+
+    @classmethod
+    def of(cls, vae: str | nn.Module | Vae) -> Chosen:
+        """Find out what a SPEC is, or wrap what was given; no weights are read."""
+        if isinstance(vae, str):
+            source = find_vae(vae)
+            return cls(source.traits, source=source)
+        ready = vae if isinstance(vae, Vae) else adapt(vae)
+        return cls(ready.traits, ready=ready)
+
+    def about(self, loaded: Vae | None) -> dict[str, Any]:
+        """The report's `model`."""
+        return {
+            "spec": self.source.spec if self.source is not None else None,
+            "name": self.traits.name,
+            "hash": loaded.identity if loaded is not None else None,
+            "dtype": dtype_name(loaded.dtype) if loaded is not None else None,
+            "random": loaded.random
+            if loaded is not None
+            else bool(self.source and self.source.random),
+            "ratio": [self.traits.temporal, self.traits.spatial],
+            "latent_channels": self.traits.latent_channels,
+        }
+
+
+@dataclass
+class Work:
+    """One job with everything that its report needs."""
+
+    chosen: Chosen
+    direction: Direction
+    memory: Memory
+    request: Request
+    watching: Watching
+    about: dict[str, Any]
+    started: float
+    adjusted: list[str] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+    loaded: Vae | None = None
+
+    def run(self, values: torch.Tensor, asked: torch.dtype | None) -> tuple[Outcome, Vae]:
+        """Load the VAE and run; an error for want of memory carries the report."""
+        before = self.memory.card.read().allocated
+        try:
+            vae = self._load(values, asked)
+            self.loaded = vae
+            job = Job(
+                vae,
+                self.direction,
+                self.memory.card,
+                self.request,
+                self.watching.cancel,
+                self.watching.recorder,
+                Lessons(Settings.from_environ().cache_dir / "lessons.json"),
+                self.watching.progress,
+            )
+            return job.run(values.to(vae.dtype)), vae
+        except MemoryShortage as error:
+            error.report = self._failed(error, before)
+            raise
+
+    def _load(self, values: torch.Tensor, asked: torch.dtype | None) -> Vae:
+        ready, source = self.chosen.ready, self.chosen.source
+        if ready is not None:
+            if asked not in (None, ready.dtype):
+                raise UsageError(
+                    f"dtype {dtype_name(asked)} is asked for, but the VAE that was given is "
+                    f"{dtype_name(ready.dtype)}: cast it first."
+                )
+            return ready
+        assert source is not None
+        source = fetch_vae(source)
+        dtype, note = choose_dtype(
+            asked,
+            stored=stored_dtype(source),
+            upcast=source.upcast,
+            card=self.memory.card,
+        )
+        if note is not None:
+            self.adjusted.append(note)
+        outline = outline_vae(source, dtype=dtype)
+        if outline is not None:
+            preflight(outline, self.direction, self.memory.card, self.request, tuple(values.shape))
+        return load_vae(source, dtype=dtype)
+
+    def _same_bits(self, outcome: Outcome) -> bool:
+        """Whether the result is that of a whole run, bit for bit.
+
+        Not where a workspace was refused, or may have been: then other kernels may have run.
+        """
+        whole = outcome.attempt.rung in ("whole", EVICT)
+        counted = outcome.attempt.refusals == 0 or self.memory.card.kind == "cpu"
+        return whole and counted
+
+    def report(self, outcome: Outcome, output: dict[str, Any]) -> Report:
+        """For a job that was done."""
+        warnings = [*self.warnings, *outcome.notes]
+        if not outcome.exact:
+            warnings.append(
+                f"{outcome.attempt.rung}: close to a whole run, but not the same; the error is "
+                "not bounded"
+            )
+        return Report(
+            **self._common(),
+            estimate=asdict(outcome.estimate),
+            ledger={
+                line: {"bytes": size, "source": source}
+                for line, (size, source) in outcome.ledger.items()
+            },
+            attempts=[_attempt(attempt) for attempt in outcome.attempts],
+            before_bytes=outcome.before_bytes,
+            baseline_bytes=outcome.baseline_bytes,
+            peak_bytes=outcome.peak_bytes,
+            peak_reserved_bytes=outcome.peak_reserved_bytes,
+            after_bytes=outcome.after_bytes,
+            exact=outcome.exact,
+            error_bound=0.0 if self._same_bits(outcome) else None,
+            adjusted=[*self.adjusted, *outcome.adjusted],
+            warnings=warnings,
+            output=output,
+        )
+
+    def _failed(self, error: MemoryShortage, before: int | None) -> Report:
+        """For a job that was refused, or of which no rung held; `before` was allocated then."""
+        tries = [each for each in error.attempts if isinstance(each, Attempt)]
+        coded = [each.baseline_bytes for each in tries if each.stage == self.direction]
+        return Report(
+            **self._common(),
+            estimate=asdict(Estimate(None, None, None, "unknown: the job was not done")),
+            attempts=[_attempt(each) for each in tries],
+            before_bytes=before,
+            baseline_bytes=coded[0] if coded else None,
+            peak_bytes=_highest(each.peak_bytes for each in tries),
+            peak_reserved_bytes=_highest(each.peak_reserved_bytes for each in tries),
+            after_bytes=self.memory.card.read().allocated,
+            adjusted=self.adjusted,
+            warnings=[*self.warnings, *getattr(error, "__notes__", ())],
+            error=str(error),
+        )
+
+    def _common(self) -> dict[str, Any]:
+        card = self.memory.card
+        return {
+            "command": self.direction,
+            "input": self.about,
+            "model": self.chosen.about(self.loaded),
+            "card": {
+                "name": card.name,
+                "kind": card.kind,
+                "allocator": card.allocator,
+                "total_bytes": card.read().total,
+            },
+            "budget_bytes": self.memory.budget,
+            "seconds": round(time.perf_counter() - self.started, 3),
+        }
+
+
+def dtype_name(dtype: torch.dtype | None) -> str:
+    """``float32`` rather than ``torch.float32``."""
+    return str(dtype).removeprefix("torch.")
+
+
+def _highest(sizes: Iterable[int | None]) -> int | None:
+    """Of those that are known."""
+    return max((size for size in sizes if size is not None), default=None)
+
+
+def _attempt(attempt: Attempt) -> dict[str, Any]:
+    values = asdict(attempt)
+    values["tile"] = None if attempt.tile is None else list(attempt.tile)
+    return values
