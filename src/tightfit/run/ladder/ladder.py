@@ -290,7 +290,7 @@ class Ladder:
         self.recorder.event("oom", stage=stage.name, rung=rung.name, text=failure)
         dropped = self._recover(keepsakes, base, before.allocated)
         kept = f"; dropped {', '.join(dropped)}" if dropped else ""
-        return [], replace(attempt, outcome="oom", reason=failure + kept)
+        return [], replace(attempt, outcome="oom", reason=failure.rstrip(".") + kept)
 
     def _out_of_memory(self, error: BaseException, outside: BaseException | None) -> str | None:
         """What the device said when it ran out of memory; None if that is not what happened."""
