@@ -44,7 +44,7 @@ def placed(module: nn.Module, device: torch.device | str) -> Iterator[None]:
 
 def _copy(tensor: torch.Tensor, device: torch.device | str) -> torch.Tensor:
     moved = tensor.detach().to(device)
-    if moved is tensor or moved.data_ptr() == tensor.data_ptr() != 0:
+    if identity(moved) == identity(tensor):
         return tensor  # it is there already
     if isinstance(tensor, nn.Parameter):
         return nn.Parameter(moved, requires_grad=tensor.requires_grad)

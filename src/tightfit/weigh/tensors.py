@@ -10,7 +10,8 @@ from typing import Any
 import torch
 from torch import nn
 
-_DEPTH = 4
+DEPTH = 4
+"""Containers within containers of a plain attribute that are looked into."""
 
 
 class Kind(StrEnum):
@@ -57,7 +58,7 @@ def walk(module: nn.Module) -> Iterator[Held]:
         for name, value in vars(owner).items():
             if name in ("_parameters", "_buffers", "_modules"):
                 continue
-            for steps, tensor in _inside(value, _DEPTH):
+            for steps, tensor in _inside(value, DEPTH):
                 path = f"{dot}{name}" + "".join(f"[{step!r}]" for step in steps)
                 yield Held(path, owner, name, steps, Kind.ATTRIBUTE, tensor)
 

@@ -14,9 +14,8 @@ import torch
 from torch import nn
 
 from tightfit.units import format_bytes
-from tightfit.weigh import Held, Kind, walk
+from tightfit.weigh import DEPTH, Held, Kind, walk
 
-_DEPTH = 4
 _MACHINERY = frozenset(vars(nn.Module()))
 
 Recipe = Callable[[], Any]
@@ -41,7 +40,7 @@ class Keepsakes:
         self._name = name
         self._known: list[weakref.ref[torch.Tensor]] = []
         self._recipes: dict[tuple[int, str], Recipe] = {
-            (id(owner), attribute): self._recipe(value, _DEPTH)
+            (id(owner), attribute): self._recipe(value, DEPTH)
             for owner in module.modules()
             for attribute, value in vars(owner).items()
             if attribute not in _MACHINERY
