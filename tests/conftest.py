@@ -9,9 +9,11 @@ import pytest
 import torch
 from hypothesis import HealthCheck, settings
 
-settings.register_profile(
-    "tightfit", deadline=None, max_examples=40, suppress_health_check=[HealthCheck.too_slow]
-)
+_plain = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+# The same examples on every machine: a commit is red or green, not lucky. What they miss is looked
+# for by hand with `pytest --hypothesis-profile=search`, which draws others each time.
+settings.register_profile("tightfit", _plain, derandomize=True, max_examples=40)
+settings.register_profile("search", _plain, max_examples=2000)
 settings.load_profile("tightfit")
 
 
