@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
+from tightfit.allocators import ALIGNMENT, round_up
 from tightfit.card import open_card
-from tightfit.card.virtual.allocator import ALIGNMENT, round_up
 from tightfit.card.virtual.card import VirtualCard
 from tightfit.plan.tilesize import TileWish, parse_tile
 from tightfit.run.job import Job, Outcome, Request

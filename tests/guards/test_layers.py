@@ -14,6 +14,7 @@ FLOORS = (
     ("errors",),
     ("units",),
     ("settings",),
+    ("allocators",),
     ("card", "weigh", "plan"),
     ("watch",),
     ("place",),
@@ -24,7 +25,7 @@ FLOORS = (
     ("cli",),
 )
 RANK = {name: rank for rank, floor in enumerate(FLOORS) for name in floor}
-WITHOUT_TORCH = ("errors", "units", "settings", "plan", "report")
+WITHOUT_TORCH = ("errors", "units", "settings", "allocators", "plan", "report")
 ONLY_IN = {
     "diffusers": "adapters",
     "transformers": "adapters",

@@ -7,8 +7,8 @@ import gc
 import pytest
 import torch
 
+from tightfit import allocators as models
 from tightfit.card import Card, open_card, open_cards
-from tightfit.card.virtual import allocator as models
 from tightfit.card.virtual.card import VirtualCard
 from tightfit.card.virtual.keeper import keepers
 from tightfit.errors import BooksError, UsageError

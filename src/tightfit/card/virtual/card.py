@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 
+from tightfit import allocators as models
 from tightfit.card.base import Card, Observer, Reading
-from tightfit.card.virtual import allocator as models
 from tightfit.card.virtual.backend import register
 from tightfit.card.virtual.driver import Driver
 from tightfit.card.virtual.faults import Faults, Form, exception_of
@@ -56,7 +56,9 @@ class VirtualCard(Card):
         self._deferred: list[models.Block] = []
         # The allocator knows the driver and not the card: a card that nobody holds is gone at once.
         self._driver = Driver(spec.total, spec.context, spec.others, self.faults)
-        self._model = _model(spec, self._driver.grow, self._driver.shrink)
+        self._model = models.open_allocator(
+            spec.allocator, self._driver.grow, self._driver.shrink, grain=spec.grain
+        )
         with _opening:
             free = (index for index in range(_MOST_CARDS) if index not in keepers)
             self.index = next(free, _MOST_CARDS)
@@ -295,13 +297,3 @@ class VirtualCard(Card):
             f"{format_bytes(self._allocated())} in tensors and "
             f"{format_bytes(self._model.reserved)} reserved."
         )
-
-
-def _model(spec: VirtualSpec, grow: Any, shrink: Any) -> models.Allocator:
-    if spec.allocator == "native":
-        return models.NativeAllocator(grow, shrink)
-    if spec.allocator == "expandable":
-        return models.expandable(grow, shrink)
-    if spec.allocator == "async":
-        return models.malloc_async(grow, shrink, grain=spec.grain)
-    return models.ExactAllocator(grow, shrink)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 
+from tightfit.allocators import KINDS
 from tightfit.errors import UsageError
 from tightfit.units import GIB, MIB, parse_bytes, parse_reserve
 
-ALLOCATORS = ("exact", "native", "async", "expandable")
 _MANY = re.compile(r"(\d+)x(.+)", re.IGNORECASE)
 
 
@@ -19,7 +19,7 @@ class VirtualSpec:
     Attributes:
         name: as the user wrote it.
         total: what the card has.
-        allocator: one of `ALLOCATORS`.
+        allocator: one of `allocators.KINDS`.
         context: what the device context takes off the total.
         others: what other programs hold from the start.
         grain: the step of the ``async`` allocator.
@@ -77,7 +77,7 @@ def parse_virtual(text: str) -> tuple[VirtualSpec, ...]:
 
 def _with_option(spec: VirtualSpec, option: str, text: str) -> VirtualSpec:
     key, _, value = (part.strip().lower() for part in option.partition("="))
-    if key == "allocator" and value in ALLOCATORS:
+    if key == "allocator" and value in KINDS:
         return replace(spec, allocator=value)
     if key == "grain":
         return replace(spec, grain=parse_bytes(value, name="grain"))

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tightfit.card.virtual import allocator as models
+from tightfit import allocators as models
 from tightfit.errors import BooksError
 from tightfit.units import KIB, MIB
 
