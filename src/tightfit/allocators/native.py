@@ -23,6 +23,7 @@ class NativeAllocator(PooledAllocator):
         self._small = Pool(split_above=ALIGNMENT - 1)
         self._large = Pool(split_above=SMALL_LIMIT)
         self.pools = (self._small, self._large)
+        self._next = 0  # address of the next segment: they rise, as a driver's mostly do
 
     def _place(self, size: int) -> Block | None:
         pool = self._small if size <= SMALL_LIMIT else self._large
@@ -31,7 +32,8 @@ class NativeAllocator(PooledAllocator):
             segment = self._segment(size)
             if not self._reserve(segment):
                 return None
-            block = Block(0, segment, pool)
+            block = Block(self._next, segment, pool)
+            self._next += segment
             pool.heads.append(block)
         return pool.cut(block, size)
 

@@ -12,12 +12,16 @@ from tightfit.errors import BooksError
 
 @dataclass(eq=False)
 class Pool:
-    """The blocks of one size class: all heads of segments, and the free blocks by size."""
+    """The blocks of one size class: all heads of segments, and the free blocks by size.
+
+    Among free blocks of one size the lowest address is taken, as PyTorch does: the same requests
+    always leave the same segments.
+    """
 
     split_above: int
     heads: list[Block] = field(default_factory=list)
     _free: list[tuple[int, int]] = field(default_factory=list)
-    _by_id: dict[int, Block] = field(default_factory=dict)
+    _by_offset: dict[int, Block] = field(default_factory=dict)
 
     def find(self, size: int) -> Block | None:
         """The smallest free block of at least `size` bytes, taken off the free list."""
@@ -25,7 +29,7 @@ class Pool:
         if at == len(self._free):
             return None
         _, key = self._free.pop(at)
-        block = self._by_id.pop(key)
+        block = self._by_offset.pop(key)
         block.free = False
         return block
 
@@ -46,13 +50,13 @@ class Pool:
             if after.after is not None:
                 after.after.before = block
         block.free = True
-        insort(self._free, (block.size, id(block)))
-        self._by_id[id(block)] = block
+        insort(self._free, (block.size, block.offset))
+        self._by_offset[block.offset] = block
 
     def unlist(self, block: Block) -> None:
         """Take a free block off the free list."""
-        self._free.pop(bisect_left(self._free, (block.size, id(block))))
-        del self._by_id[id(block)]
+        self._free.pop(bisect_left(self._free, (block.size, block.offset)))
+        del self._by_offset[block.offset]
         block.free = False
 
     def cut(self, block: Block, size: int) -> Block:
@@ -68,7 +72,7 @@ class Pool:
 
     def free_blocks(self) -> list[Block]:
         """Every free block, in no order."""
-        return list(self._by_id.values())
+        return list(self._by_offset.values())
 
     def blocks(self) -> Iterator[Block]:
         """Every block, in address order within each segment."""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import weakref
 from collections.abc import Callable
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import torch
 
@@ -14,19 +16,73 @@ import torch._dynamo
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
+from torch.utils.flop_counter import flop_registry
+
+ATTENTION = "scaled_dot_product_attention"
+
+
+class Step(NamedTuple):
+    """One move of memory: tensor `key` comes with `size` bytes, or goes (size 0)."""
+
+    key: int
+    size: int
+
+
+@dataclass(frozen=True)
+class Call:
+    """An operator that made a new tensor.
+
+    Attributes:
+        name: of the operator, such as ``convolution``.
+        weight: the shape of its second tensor: kernels have their own needs.
+        reads: bytes of its first tensor.
+        writes: bytes of what it made.
+        after: its tensors are there once so many steps are done.
+    """
+
+    name: str
+    weight: tuple[int, ...]
+    reads: int
+    writes: int
+    after: int
+
+
+@dataclass(frozen=True)
+class DryRun:
+    """What one call on meta tensors did.
+
+    Attributes:
+        peak: the most bytes of new tensors that lived at once.
+        at: the operator that was running then.
+        steps: every tensor that came and went, in order.
+        calls: the operators that made them, in order.
+        flops: of the matrix products, convolutions and attention, one multiply-add as two.
+    """
+
+    peak: int
+    at: str
+    steps: tuple[Step, ...]
+    calls: tuple[Call, ...]
+    flops: int
+
+
+def dry_run(call: Callable[[], object]) -> DryRun:
+    """Run `call`, whose tensors lie on the meta device, and write down what it allocates.
+
+    What exists before (weights, inputs) does not count; the result does. Attention is taken as
+    the fused kernel that real cards run. Scratch inside an operator is invisible here: see
+    `weigh.workspace`.
+    """
+    books = _LiveBytes()
+    with torch.no_grad(), _FusedAttention(books), books:
+        result = call()
+    del result
+    return DryRun(books.peak, books.at, tuple(books.steps), tuple(books.calls), books.flops)
 
 
 def dry_peak(call: Callable[[], object]) -> int:
-    """The most bytes of new tensors that live at once while `call` runs on meta tensors.
-
-    What exists before (weights, inputs) does not count; the result does. Attention is taken as
-    the fused kernel that real cards run. Scratch inside an operator is invisible here.
-    """
-    books = _LiveBytes()
-    with torch.no_grad(), _FusedAttention(), books:
-        result = call()
-    del result
-    return books.peak
+    """`DryRun.peak` alone."""
+    return dry_run(call).peak
 
 
 class _LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -34,41 +90,77 @@ class _LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.live = self.peak = 0
+        self.live = self.peak = self.flops = 0
+        self.at = ""
+        self.steps: list[Step] = []
+        self.calls: list[Call] = []
         self._sizes: dict[int, int] = {}  # by address, which is used again; 0 for given ones
+        self._keys: dict[int, int] = {}
+        self._made = 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         del types
-        for leaf in tree_leaves((args, kwargs)):
-            if isinstance(leaf, torch.Tensor):
-                self._count(leaf, given=True)
-        result = func(*args, **(kwargs or {}))
-        for leaf in tree_leaves(result):
-            if isinstance(leaf, torch.Tensor):
-                self._count(leaf, given=False)
+        kwargs = kwargs or {}
+        given = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
+        for tensor in given:
+            self._count(tensor, "")
+        result = func(*args, **kwargs)
+        name = func.overloadpacket.__name__
+        before = self._made
+        made = [leaf for leaf in tree_leaves(result) if isinstance(leaf, torch.Tensor)]
+        for tensor in made:
+            self._count(tensor, name)
+        formula = flop_registry.get(func.overloadpacket)
+        if formula is not None:
+            self.flops += int(formula(*args, **kwargs, out_val=result))
+        if self._made > before:
+            self.note(name, given, made)
         return result
 
-    def _count(self, tensor: torch.Tensor, *, given: bool) -> None:
-        storage = tensor.untyped_storage()
-        key = storage._cdata
-        if key in self._sizes or tensor.device.type != "meta":
-            return
-        size = self._sizes[key] = 0 if given else storage.nbytes()
-        self.live += size
-        self.peak = max(self.peak, self.live)
-        weakref.finalize(storage, self._drop, key)
+    def note(self, name: str, given: list[torch.Tensor], made: list[torch.Tensor]) -> None:
+        """Write down an operator."""
+        weight = tuple(given[1].shape) if len(given) > 1 else ()
+        reads = given[0].nbytes if given else 0
+        self.calls.append(Call(name, weight, reads, sum(t.nbytes for t in made), len(self.steps)))
 
-    def _drop(self, key: int) -> None:
-        self.live -= self._sizes.pop(key)
+    def _count(self, tensor: torch.Tensor, maker: str) -> None:
+        """A tensor is seen: made by operator `maker`, or (empty) there before."""
+        storage = tensor.untyped_storage()
+        address = storage._cdata
+        if address in self._sizes or tensor.device.type != "meta":
+            return
+        size = self._sizes[address] = storage.nbytes() if maker else 0
+        if size:
+            self._made += 1
+            self._keys[address] = self._made
+            self.steps.append(Step(self._made, size))
+            self.live += size
+            if self.live > self.peak:
+                self.peak, self.at = self.live, maker
+        weakref.finalize(storage, self._drop, address)
+
+    def _drop(self, address: int) -> None:
+        size = self._sizes.pop(address)
+        if size:
+            self.live -= size
+            self.steps.append(Step(self._keys.pop(address), 0))
 
 
 class _FusedAttention(TorchFunctionMode):
+    def __init__(self, books: _LiveBytes) -> None:
+        super().__init__()
+        self._books = books
+
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         del types
         kwargs = kwargs or {}
         if func is torch.nn.functional.scaled_dot_product_attention:
-            query = kwargs.get("query", args[0] if args else None)
-            value = kwargs.get("value", args[2] if len(args) > 2 else None)
+            given = dict(zip(("query", "key", "value"), args, strict=False)) | kwargs
+            query, value = given.get("query"), given.get("value")
             if query is not None and value is not None and query.device.type == "meta":
-                return query.new_empty((*query.shape[:-1], value.shape[-1]))
+                made = query.new_empty((*query.shape[:-1], value.shape[-1]))
+                self._books.note(ATTENTION, [query, value], [made])
+                pairs = math.prod(query.shape[:-1]) * value.shape[-2]
+                self._books.flops += 2 * pairs * (query.shape[-1] + value.shape[-1])
+                return made
         return func(*args, **kwargs)
