@@ -33,13 +33,20 @@ class Operator(Protocol):
     def writes(self) -> int: ...
 
 
+class Placed(Operator, Protocol):
+    """An operator, and the number of steps after which its result is there."""
+
+    @property
+    def after(self) -> int: ...
+
+
 class Ran(Protocol):
     """What a run allocated; see `weigh.dry.DryRun`."""
 
     @property
     def steps(self) -> Sequence[tuple[int, int]]: ...
     @property
-    def calls(self) -> Sequence[Operator]: ...
+    def calls(self) -> Sequence[Placed]: ...
 
 
 @dataclass(frozen=True)
