@@ -6,8 +6,9 @@ import re
 from dataclasses import dataclass, replace
 
 from tightfit.allocators import KINDS
+from tightfit.card.known import is_known, known_card, near_names
 from tightfit.errors import UsageError
-from tightfit.units import GIB, MIB, parse_bytes, parse_reserve
+from tightfit.units import MIB, parse_bytes, parse_reserve
 
 _MANY = re.compile(r"(\d+)x(.+)", re.IGNORECASE)
 
@@ -35,17 +36,6 @@ class VirtualSpec:
     bf16: bool = True
 
 
-_NAMED = {
-    "gtx-1650": VirtualSpec("", 4 * GIB, "native", 300 * MIB, bf16=False),
-    "gtx-1660-super": VirtualSpec("", 6 * GIB, "native", 300 * MIB, bf16=False),
-    "rtx-2060": VirtualSpec("", 6 * GIB, "native", 320 * MIB, bf16=False),
-    "rtx-3060": VirtualSpec("", 12 * GIB, "native", 400 * MIB),
-    "rtx-3070": VirtualSpec("", 8 * GIB, "native", 400 * MIB),
-    "rtx-4060": VirtualSpec("", 8 * GIB, "native", 400 * MIB),
-    "rtx-4070": VirtualSpec("", 12 * GIB, "native", 400 * MIB),
-    "rtx-4080": VirtualSpec("", 16 * GIB, "native", 420 * MIB),
-    "rtx-4090": VirtualSpec("", 24 * GIB, "native", 450 * MIB),
-}
 _KEYS = "allocator=exact|native|async|expandable, context=SIZE, others=SIZE, grain=SIZE, bf16=no"
 
 
@@ -56,23 +46,28 @@ def parse_virtual(text: str) -> tuple[VirtualSpec, ...]:
     """
     head, *options = text.split(",")
     many = _MANY.fullmatch(head.strip())
-    count = int(many[1]) if many and not _is_named(head) else 1
-    body = many[2] if many and not _is_named(head) else head.strip()
+    count = int(many[1]) if many and not is_known(head) else 1
+    body = many[2] if many and not is_known(head) else head.strip()
     if not 1 <= count <= 16:
         raise UsageError(f"card `virtual:{text}` asks for {count} cards: 1 to 16 can be opened.")
-    named = _NAMED.get(body.lower())
-    if named is None and not body.lstrip(".")[:1].isdigit():
+    if not is_known(body) and not body.lstrip(".")[:1].isdigit():
         raise UsageError(
-            f"card `virtual:{text}` is unknown: write virtual:SIZE such as virtual:6GiB, or one of "
-            f"{', '.join(_NAMED)}."
+            f"card `virtual:{text}` is unknown: write virtual:SIZE such as virtual:6GiB, or "
+            f"virtual:NAME such as virtual:gtx-1660-super. {near_names(body)}"
         )
-    name = f"virtual:{text}"
-    spec = replace(named, name=name) if named else VirtualSpec(name, parse_bytes(body, name="card"))
+    spec = _on_paper(f"virtual:{text}", body)
     for option in options:
         spec = _with_option(spec, option, text)
     if spec.context + spec.others >= spec.total:
         raise UsageError(f"card `virtual:{text}` has nothing left after context and others.")
     return (spec,) * count
+
+
+def _on_paper(name: str, body: str) -> VirtualSpec:
+    if not is_known(body):
+        return VirtualSpec(name, parse_bytes(body, name="card"))
+    card = known_card(body)
+    return VirtualSpec(name, card.total, "native", card.context, bf16=card.bf16)
 
 
 def _with_option(spec: VirtualSpec, option: str, text: str) -> VirtualSpec:
@@ -88,7 +83,3 @@ def _with_option(spec: VirtualSpec, option: str, text: str) -> VirtualSpec:
     if key == "bf16" and value in ("yes", "no"):
         return replace(spec, bf16=value == "yes")
     raise UsageError(f"card `virtual:{text}` has an unknown option `{option}`: use {_KEYS}.")
-
-
-def _is_named(head: str) -> bool:
-    return head.strip().lower() in _NAMED
