@@ -48,6 +48,24 @@ def test_the_cache_is_where_the_desktop_says() -> None:
     assert Settings.from_environ({}).cache_dir == Path.home() / ".cache" / "tightfit"
 
 
+def test_what_cuda_is_told_of_its_devices_is_read() -> None:
+    """Unset is None; set to nothing hides every device, and is not the same."""
+    told = Settings.from_environ({"CUDA_VISIBLE_DEVICES": "1,0", "CUDA_DEVICE_ORDER": "PCI_BUS_ID"})
+    assert (told.visible_devices, told.device_order) == ("1,0", "PCI_BUS_ID")
+    silent = Settings.from_environ({})
+    assert silent.visible_devices is silent.device_order is None
+    assert Settings.from_environ({"CUDA_VISIBLE_DEVICES": ""}).visible_devices == ""
+
+
+@pytest.mark.parametrize("name", [OLD, NEW])
+def test_what_chose_the_allocator_is_named_as_it_was_written(name: str) -> None:
+    """The variable and its value; None where nothing is said."""
+    assert (
+        Settings.from_environ({name: "backend:native"}).allocator_words == f"{name}=backend:native"
+    )
+    assert Settings.from_environ({name: ""}).allocator_words is None
+
+
 @pytest.mark.parametrize("name", ALLOCATORS)
 def test_a_chosen_allocator_is_what_is_asked_for_afterwards(name: str) -> None:
     """Other settings of the user stay; choosing the same again changes nothing."""

@@ -25,17 +25,31 @@ class Settings:
     Attributes:
         cache_dir: where learnt figures are kept.
         allocator: the CUDA allocator the environment asks for, or None where it is silent.
+        allocator_words: the variable that says so, as ``NAME=value``; None where there is none.
+        visible_devices: CUDA_VISIBLE_DEVICES; None where it is not set.
+        device_order: CUDA_DEVICE_ORDER; None where it is not set.
     """
 
     cache_dir: Path
     allocator: str | None
+    allocator_words: str | None = None
+    visible_devices: str | None = None
+    device_order: str | None = None
 
     @classmethod
     def from_environ(cls, environ: Mapping[str, str] | None = None) -> Settings:
         """Read `environ` (default: the process's own)."""
         env = os.environ if environ is None else environ
         base = env.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
-        return cls(cache_dir=Path(base) / "tightfit", allocator=_asked_allocator(env))
+        return cls(
+            cache_dir=Path(base) / "tightfit",
+            allocator=_asked_allocator(env),
+            allocator_words=next(
+                (f"{v}={env[v]}" for v in ALLOCATOR_VARIABLES if env.get(v)), None
+            ),
+            visible_devices=env.get("CUDA_VISIBLE_DEVICES"),
+            device_order=env.get("CUDA_DEVICE_ORDER"),
+        )
 
 
 def choose_allocator(name: str) -> None:
