@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 import torch
@@ -100,6 +100,13 @@ class Card(ABC):
     @abstractmethod
     def observe(self, observer: Observer) -> AbstractContextManager[None]:
         """While inside, `observer` is told how memory moves (each change, or often)."""
+
+    def moves(self) -> AbstractContextManager[list[int] | None]:
+        """While inside, the list grows by every change of `allocated`, in bytes, in order.
+
+        None where the allocator keeps no history of single allocations.
+        """
+        return nullcontext()
 
     def alone(self) -> AbstractContextManager[object]:
         """While inside, other threads that want this device alone wait.

@@ -141,6 +141,29 @@ class CudaCard(Card):
         with polled(look, seconds=0.005):
             yield
 
+    @contextmanager
+    def moves(self) -> Iterator[list[int] | None]:
+        """The caching allocator's own history; None under ``async``, or while a user records it."""
+        torch_memory: Any = torch.cuda.memory
+        recording = getattr(torch._C, "_cuda_isHistoryEnabled", bool)
+        if self.allocator == "async" or recording():
+            yield None
+            return
+        changes: list[int] = []
+        torch_memory._record_memory_history(context=None, clear_history=True, device=self.device)
+        try:
+            yield changes
+            torch.cuda.synchronize(self.index)
+            history = torch_memory._snapshot(self.device)["device_traces"][self.index]
+            signs = {"alloc": 1, "free_completed": -1}
+            changes += [
+                signs[entry["action"]] * int(entry["size"])
+                for entry in history
+                if entry["action"] in signs
+            ]
+        finally:
+            torch_memory._record_memory_history(enabled=None, device=self.device)
+
     def supports(self, dtype: torch.dtype) -> bool:
         """bfloat16 needs a card that computes in it, not one that emulates it."""
         if dtype is not torch.bfloat16:

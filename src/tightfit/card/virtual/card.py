@@ -147,6 +147,22 @@ class VirtualCard(Card):
         finally:
             self._observers.remove(observer)
 
+    @contextmanager
+    def moves(self) -> Iterator[list[int] | None]:
+        """Every single change."""
+        changes: list[int] = []
+        last = self.read().allocated or 0
+
+        def look(allocated: int, reserved: int) -> None:
+            nonlocal last
+            del reserved
+            if allocated != last:
+                changes.append(allocated - last)
+            last = allocated
+
+        with self.observe(look):
+            yield changes
+
     def supports(self, dtype: torch.dtype) -> bool:
         """Everything, but bfloat16 where the card has none."""
         return self.spec.bf16 or dtype != torch.bfloat16

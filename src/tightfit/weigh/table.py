@@ -1,0 +1,87 @@
+"""The shipped table: what the known architectures need beside their weights. No torch.
+
+Made by ``tools/activation_table.py`` from dry runs of the true architectures with the measured
+scratch of CUDA; see `weigh.workspace` for how near it comes.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from typing import Any
+
+from tightfit.weigh.lines import Line, at_most
+
+_FILE = "activations.json"
+
+
+@dataclass(frozen=True)
+class Needs:
+    """What one stage of one architecture needs, as lines over the size of the job.
+
+    Attributes:
+        dry: new tensors alone.
+        allocated: with the scratch of convolutions.
+        reserved: by allocator, what it takes where nothing bounds it.
+        least: by allocator, the least limit that it gets by with.
+        flops: of one call, as factors of 1, x and x²; x is pixels × latent frames.
+        temporal: frames per latent frame.
+    """
+
+    dry: tuple[Line, ...]
+    allocated: tuple[Line, ...]
+    reserved: Mapping[str, tuple[Line, ...]]
+    least: Mapping[str, tuple[Line, ...]]
+    flops: tuple[float, float, float]
+    temporal: int = 1
+
+    def flops_at(self, *, area: int, frames: int = 1, batch: int = 1) -> float:
+        """Floating-point operations of one call, a multiply-add as two."""
+        x = area * -(-(frames - 1) // self.temporal) + area
+        fixed, slope, square = self.flops
+        return batch * (fixed + slope * x + square * x * x)
+
+    def allocated_at(self, *, area: int, frames: int = 1, batch: int = 1) -> int:
+        """Bytes."""
+        return at_most(self.allocated, area=area, frames=frames, batch=batch)
+
+
+def needs_of(name: str, stage: str, dtype: str) -> Needs | None:
+    """The row of architecture `name` (``flux.1-dev/transformer``); None where there is none.
+
+    `dtype` is ``bfloat16`` or ``float32``; ``float16`` needs what bfloat16 does.
+    """
+    row = _rows().get(name, {}).get(stage, {})
+    found = row.get("bfloat16" if dtype == "float16" else dtype)
+    return None if found is None else _needs(found)
+
+
+def known_names() -> tuple[str, ...]:
+    """The architectures of the table, sorted."""
+    return tuple(sorted(_rows()))
+
+
+@cache
+def _rows() -> dict[str, Any]:
+    text = (resources.files("tightfit.weigh") / _FILE).read_text(encoding="utf-8")
+    rows: dict[str, Any] = json.loads(text)["rows"]
+    return rows
+
+
+def _needs(row: Mapping[str, Any]) -> Needs:
+    fixed, slope, square = row["flops"]
+    return Needs(
+        dry=_lines(row["dry"]),
+        allocated=_lines(row["allocated"]),
+        reserved={kind: _lines(value) for kind, value in row["reserved"].items()},
+        least={kind: _lines(value) for kind, value in row["least"].items()},
+        flops=(fixed, slope, square),
+        temporal=row["temporal"],
+    )
+
+
+def _lines(values: list[list[float]]) -> tuple[Line, ...]:
+    return tuple(Line(fixed, area, samples, int(frames)) for frames, fixed, area, samples in values)
