@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from types import SimpleNamespace
-
-import psutil
 import pytest
 import torch
 
 from tightfit.card import host, open_card
+from tightfit.card.host_memory import Group, HostMemory
 from tightfit.units import GIB, MIB
 
 
@@ -21,28 +18,24 @@ def test_what_cannot_be_known_is_unknown() -> None:
     assert reading.held_by_others is not None
 
 
-def test_the_total_is_the_smaller_of_ram_and_the_cgroup(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+def test_the_total_is_the_smaller_of_ram_and_the_group_s_limit(
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A container's limit counts; ``max`` and an absent file are none."""
-    limit, none = tmp_path / "memory.max", tmp_path / "other"
-    monkeypatch.setattr(host, "_CGROUP_LIMITS", (limit, none))
-    assert open_card("cpu").read().total == psutil.virtual_memory().total
-    none.write_text("max\n")
-    limit.write_text(f"{64 * MIB}\n")
-    assert open_card("cpu").read().total == 64 * MIB
+    """A container's limit counts."""
+    for group, total in ((None, 8 * GIB), (Group(64 * MIB), 64 * MIB), (Group(GIB * 9), 8 * GIB)):
+        memory = HostMemory(8 * GIB, 6 * GIB, group, None)
+        monkeypatch.setattr(host, "read_host_memory", lambda memory=memory: memory)
+        assert open_card("cpu").read().total == total
 
 
-def test_what_others_hold_of_a_large_machine_is_not_taken_from_a_small_cgroup(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+def test_what_others_hold_of_a_large_machine_is_not_taken_from_a_small_group(
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Others count only where they leave less than the limit."""
-    limit = tmp_path / "memory.max"
-    limit.write_text(f"{16 * GIB}\n")
-    monkeypatch.setattr(host, "_CGROUP_LIMITS", (limit,))
+    group = Group(16 * GIB, used=0)
     for available, others in ((28 * GIB, 0), (4 * GIB, 12 * GIB)):
-        ram = SimpleNamespace(total=128 * GIB, available=available)
-        monkeypatch.setattr(psutil, "virtual_memory", lambda ram=ram: ram)
+        memory = HostMemory(128 * GIB, available, group, None)
+        monkeypatch.setattr(host, "read_host_memory", lambda memory=memory: memory)
         held = open_card("cpu").read().held_by_others
         assert held == pytest.approx(others, abs=4 * GIB)
         assert (held == 0) == (others == 0)

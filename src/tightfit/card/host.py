@@ -4,18 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from pathlib import Path
 
 import psutil
 import torch
 
 from tightfit.card.base import Card, Observer, Reading
+from tightfit.card.host_memory import read_host_memory
 from tightfit.card.polling import polled
-
-_CGROUP_LIMITS = (
-    Path("/sys/fs/cgroup/memory.max"),
-    Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"),
-)
 
 
 class HostCard(Card):
@@ -32,22 +27,21 @@ class HostCard(Card):
         self.device = torch.device("cpu")
 
     def read(self) -> Reading:
-        """Total is the smaller of RAM and the cgroup's limit.
+        """Total is the smaller of RAM and the limit of our group of processes.
 
         What others hold of it is what is neither ours nor available: of a large machine's RAM
-        they may hold much, and none of what the cgroup leaves us.
+        they may hold much, and none of what the group's limit leaves us.
         """
-        memory = psutil.virtual_memory()
-        total = min([memory.total, *_cgroup_limits()])
+        memory = read_host_memory()
         mine = psutil.Process().memory_info().rss
         return Reading(
-            total=total,
+            total=memory.total,
             allocated=None,
             reserved=None,
             peak_allocated=None,
             peak_reserved=None,
             context=None,
-            held_by_others=max(0, total - memory.available - mine),
+            held_by_others=max(0, memory.total - memory.available - mine),
         )
 
     def reset_peaks(self) -> None:
@@ -77,15 +71,3 @@ class HostCard(Card):
         process = psutil.Process()
         with polled(lambda: observer(*([process.memory_info().rss] * 2)), seconds=0.02):
             yield
-
-
-def _cgroup_limits() -> list[int]:
-    limits = []
-    for path in _CGROUP_LIMITS:
-        try:
-            text = path.read_text().strip()
-        except OSError:
-            continue
-        if text.isdigit() and int(text) < 2**60:
-            limits.append(int(text))
-    return limits
