@@ -28,6 +28,8 @@ class Reading:
         held_by_others: what other programs hold.
         refusals: requests that the allocator turned down, raised or not (`num_ooms`).
         retries: times the allocator emptied its cache to go on (`num_alloc_retries`).
+        free: what nobody has taken of the card.
+        limit: the most that this process may reserve, by a limit that is set now; None is none.
     """
 
     total: int
@@ -39,6 +41,8 @@ class Reading:
     held_by_others: int | None
     refusals: int | None = None
     retries: int = 0
+    free: int | None = None
+    limit: int | None = None
 
     def refused_since(self, before: Reading) -> int | None:
         """Requests turned down since another look; None where the allocator does not count."""
@@ -52,6 +56,23 @@ class Reading:
         if self.reserved is None or self.allocated is None:
             return None
         return self.reserved - self.allocated
+
+    @property
+    def takeable(self) -> int | None:
+        """What this process can still reserve: free on the card, and within its limit."""
+        if self.free is None or self.limit is None or self.reserved is None:
+            return self.free
+        return max(0, min(self.free, self.limit - self.reserved))
+
+    @property
+    def usable(self) -> int | None:
+        """What tensors of this process can still take: slack counts as room, once."""
+        return None if self.takeable is None else self.takeable + (self.slack or 0)
+
+    @property
+    def used(self) -> int | None:
+        """What is really in use on the card, by anybody: all but what is free or slack."""
+        return None if self.free is None else self.total - self.free - (self.slack or 0)
 
 
 _turns: dict[torch.device, threading.RLock] = {}
@@ -72,6 +93,16 @@ class Card(ABC):
     kind: str
     allocator: str
     device: torch.device
+
+    @property
+    def hardware(self) -> str:
+        """What learnt figures hold for: the make of the device, with its allocator."""
+        return f"{self.name} {self.allocator}"
+
+    @property
+    def libraries(self) -> str:
+        """Version of the convolution library, which decides on scratch; empty where there is none."""
+        return ""
 
     @abstractmethod
     def read(self) -> Reading:

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from tightfit.card.backends import reading_of
 from tightfit.card.base import Card, Observer, Reading
 from tightfit.card.driver_pool import PoolFigures, driver_pools
 from tightfit.card.polling import polled
@@ -55,25 +56,34 @@ class CudaCard(Card):
         self._pools = driver_pools(index) if self.allocator == "async" else None
         self._context = self._measure_context()
 
+    @property
+    def hardware(self) -> str:
+        """The product's name: two of a kind behave alike."""
+        return f"{torch.cuda.get_device_name(self.index)} {self.allocator}"
+
+    @property
+    def libraries(self) -> str:
+        """Of cuDNN."""
+        version: Any = torch.backends.cudnn.version  # type: ignore[no-untyped-call]
+        return str(version() or "")
+
     def read(self) -> Reading:
         """Allocator figures of this process, and the driver's for the rest."""
         free, total = torch.cuda.mem_get_info(self.index)
         stats = torch.cuda.memory_stats(self.index)
         bounded = self._in_bounded_pools()
         reserved = torch.cuda.memory_reserved(self.index) + bounded.reserved
-        others = None
-        if self._context is not None:
-            others = max(0, total - free - reserved - self._context)
-        return Reading(
+        return reading_of(
+            free=free,
             total=total,
             allocated=torch.cuda.memory_allocated(self.index) + bounded.allocated,
             reserved=reserved,
             peak_allocated=torch.cuda.max_memory_allocated(self.index) + bounded.peak_allocated,
             peak_reserved=torch.cuda.max_memory_reserved(self.index) + bounded.peak_reserved,
             context=self._context,
-            held_by_others=others,
             refusals=None if self.allocator == "async" else stats.get("num_ooms", 0),
             retries=stats.get("num_alloc_retries", 0),
+            limit=self._limit(),
         )
 
     def reset_peaks(self) -> None:
@@ -169,6 +179,13 @@ class CudaCard(Card):
         if dtype is not torch.bfloat16:
             return True
         return torch.cuda.get_device_capability(self.index) >= (8, 0)
+
+    def _limit(self) -> int | None:
+        """What PyTorch was told that this process may reserve; under ``async``, have in tensors."""
+        fraction = torch.cuda.get_per_process_memory_fraction(self.index)
+        if fraction >= 1:
+            return None
+        return round(fraction * torch.cuda.get_device_properties(self.index).total_memory)
 
     def _in_bounded_pools(self) -> PoolFigures:
         return PoolFigures() if self._pools is None else self._pools.read()

@@ -42,6 +42,7 @@ class HostCard(Card):
             peak_reserved=None,
             context=None,
             held_by_others=max(0, memory.total - memory.available - mine),
+            free=memory.available,
         )
 
     def reset_peaks(self) -> None:

@@ -85,6 +85,8 @@ class VirtualCard(Card):
                 held_by_others=self._driver.others,
                 refusals=self._refusals,
                 retries=self._model.retries,
+                free=max(0, self._driver.free),
+                limit=self._driver.cap,
             )
 
     def reset_peaks(self) -> None:

@@ -35,6 +35,11 @@ def _unknown() -> None:
     """A need that nobody can predict."""
 
 
+def _nobody(measured: int | None, held: bool) -> None:
+    """Nobody learns from this try."""
+    del measured, held
+
+
 @dataclass(frozen=True)
 class Rung(Generic[T]):
     """One way to do a stage.
@@ -47,6 +52,8 @@ class Rung(Generic[T]):
         prepare: frees memory first and says how many bytes; 0 means that nothing changed.
         key: two rungs with equal keys are the same try; by default name and tile.
         exact: the result differs from a whole run by rounding alone.
+        tell: told after a try how many bytes it took beyond what was held, and whether it held.
+        probe: it only measures: its value is dropped, and the next rung is tried.
     """
 
     name: str
@@ -56,6 +63,8 @@ class Rung(Generic[T]):
     prepare: Callable[[], int] | None = None
     key: Hashable = None
     exact: bool = True
+    tell: Callable[[int | None, bool], None] = _nobody
+    probe: bool = False
 
     @property
     def identity(self) -> Hashable:
@@ -143,13 +152,17 @@ class Ladder:
         reading = self.card.read()
         held = reading.allocated
         return room_left(
-            budget=self.budget,
+            budget=self._ceiling(reading),
             total=reading.total,
             held=self._assumed_held if held is None else held,
             held_by_others=reading.held_by_others or 0,
             context=reading.context or 0,
             reserve=self.reserve,
         )
+
+    def _ceiling(self, reading: Reading) -> int:
+        """The budget, or a tighter limit that somebody set on this process."""
+        return self.budget if reading.limit is None else min(self.budget, reading.limit)
 
     def climb(
         self,
@@ -175,7 +188,7 @@ class Ladder:
         base = self.card.read().allocated
         for rung in self._with_held_back(rungs, held_back, last):
             self.cancel.check()
-            if rung not in held_back:
+            if rung not in held_back and not rung.probe:
                 lowest = rung
             if rung.prepare is not None:
                 before = self.card.read().allocated
@@ -208,6 +221,14 @@ class Ladder:
                 continue
             tried.add((rung.identity, changes))
             values, attempt = self._try(stage, rung, base)
+            taken = None
+            if attempt.peak_bytes is not None and attempt.held_before_bytes is not None:
+                taken = attempt.peak_bytes - attempt.held_before_bytes
+            rung.tell(None if attempt.refusals else taken, bool(values))
+            if values and rung.probe:
+                values.clear()
+                self.attempts.append(attempt)
+                continue
             if values:
                 if lesson is not None:
                     self.lessons.learn(lesson, attempt.refusals or 0)
@@ -413,6 +434,8 @@ class Ladder:
         parts = [f"{format_bytes(reading.total)} in all"]
         if self.budget < reading.total:
             parts.append(f"budget {format_bytes(self.budget)}")
+        if self._ceiling(reading) < self.budget:
+            parts.append(f"this process is limited to {format_bytes(self._ceiling(reading))}")
         if self.reserve:
             parts.append(f"{format_bytes(self.reserve)} kept free")
         if reading.held_by_others:
