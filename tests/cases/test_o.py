@@ -26,6 +26,7 @@ from tightfit.run.job import Job, Request
 from tightfit.run.vae import Direction, Vae
 from tightfit.testing import Form, faults, oom_after, toy_vae, wrap_toy
 from tightfit.units import MIB
+from tightfit.weigh.calibration import Calibrations
 
 OOM_FORMS = [form for form in Form if form is not Form.ILLEGAL_ACCESS]
 TILE = parse_tile("64")
@@ -538,3 +539,47 @@ def test_slack_never_breaks_the_budget_nor_the_order(allocator: str, estimate: b
     assert passed == sorted(passed)
     assert not passed[0]
     assert passed[-1]
+
+
+# O14
+
+
+@pytest.mark.parametrize("direction", ["encode", "decode"])
+def test_o14_the_first_tile_measured_corrects_a_plan_that_knew_nothing(
+    direction: Direction,
+) -> None:
+    """Every 3-D convolution takes three times its input in secret; at most two tries run out."""
+    vae = toy_vae("V3")
+    source = torch.rand(1, *((3, 17, 96, 96) if direction == "encode" else (16, 5, 12, 12)))
+    whole = measured(vae, direction, source)
+    card = virtual(whole.base + int(whole.peak * 1.3))
+    budget = card.read().total
+
+    def hidden(operator: str, size: int) -> int:
+        return 3 * size if "convolution" in operator else 0
+
+    with faults(card, workspace=hidden):
+        outcome = run_checked(Job(vae, direction, card, Request(budget)), source)
+    failed = [attempt for attempt in outcome.attempts if attempt.outcome == "oom"]
+    assert 1 <= len(failed) <= 2
+    assert [attempt.stage for attempt in outcome.attempts].count("probe") == 1
+    assert outcome.attempt.rung.startswith("tiles")
+    assert outcome.estimate.peak_bytes is not None
+    assert outcome.peak_bytes is not None
+    assert outcome.estimate.peak_bytes < budget, "the report keeps the prediction as it was made"
+    assert any("were predicted" in note for note in outcome.notes)
+
+
+def test_o14_what_was_learnt_spares_the_next_job_the_failed_try() -> None:
+    """The same job again goes straight to the tile that fitted."""
+    vae, source = toy_vae("V3"), torch.rand(1, 16, 5, 12, 12)
+    whole = measured(vae, "decode", source)
+    card = virtual(whole.base + int(whole.peak * 1.3))
+    known = Calibrations()
+    request = Request(card.read().total)
+    with faults(card, workspace=lambda op, size: 3 * size if "convolution" in op else 0):
+        first = Job(vae, "decode", card, request, calibrations=known).run(source)
+        second = Job(vae, "decode", card, request, calibrations=known).run(source)
+    assert "oom" in {attempt.outcome for attempt in first.attempts}
+    assert "oom" not in {attempt.outcome for attempt in second.attempts}
+    assert second.attempt.tile == first.attempt.tile

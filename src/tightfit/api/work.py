@@ -31,6 +31,7 @@ from tightfit.run.rungs import EVICT, Progress
 from tightfit.run.vae import Direction, Traits, Vae
 from tightfit.settings import Settings
 from tightfit.watch import Recorder
+from tightfit.weigh.calibration import Calibrations
 
 
 @dataclass
@@ -110,6 +111,7 @@ class Work:
                 self.watching.recorder,
                 Lessons(Settings.from_environ().cache_dir / "lessons.json"),
                 self.watching.progress,
+                Calibrations(Settings.from_environ().cache_dir / "calibrations.json"),
             )
             return job.run(values.to(vae.dtype)), vae
         except MemoryShortage as error:

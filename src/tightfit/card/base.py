@@ -101,7 +101,7 @@ class Card(ABC):
 
     @property
     def libraries(self) -> str:
-        """Version of the convolution library, which decides on scratch; empty where there is none."""
+        """Version of the convolution library, which decides on scratch; empty for none."""
         return ""
 
     @abstractmethod

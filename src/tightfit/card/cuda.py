@@ -64,7 +64,7 @@ class CudaCard(Card):
     @property
     def libraries(self) -> str:
         """Of cuDNN."""
-        version: Any = torch.backends.cudnn.version  # type: ignore[no-untyped-call]
+        version: Any = torch.backends.cudnn.version
         return str(version() or "")
 
     def read(self) -> Reading:

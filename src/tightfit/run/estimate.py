@@ -12,7 +12,9 @@ import torch
 from tightfit.place import placed
 from tightfit.run.ladder import Keepsakes
 from tightfit.run.vae import Direction, Vae
-from tightfit.weigh import dry_peak
+from tightfit.weigh.calibration import Calibration, Seen
+from tightfit.weigh.dry import dry_run
+from tightfit.weigh.workspace import NONE, Workspaces, peak_of, sequence
 
 
 @dataclass(frozen=True)
@@ -34,16 +36,22 @@ class Estimate:
 
 @dataclass
 class Estimator:
-    """Dry runs of one VAE in one direction, remembered by shape.
+    """Dry runs of one VAE in one direction, remembered by shape and corrected by real runs.
 
     Attributes:
-        factor: measured allocated over dry peak; what operators need inside is invisible to a
-            dry run. 1.02 on a virtual card; 1.12 to 1.17 was measured on CUDA, so 1.25 there.
+        factor: what is kept free above the prediction, for the allocator's slack and for what is
+            not known.
+        workspaces: the scratch inside operators that the device is known to need.
+        calibration: what real runs measured.
+        missed: a try that was predicted to fit did not.
     """
 
     vae: Vae
     direction: Direction
     factor: float
+    workspaces: Workspaces = NONE
+    calibration: Calibration = field(default_factory=Calibration)
+    missed: bool = False
     _known: dict[tuple[int, ...], int | None] = field(default_factory=dict)
 
     def need(self, shape: tuple[int, ...]) -> int | None:
@@ -51,13 +59,34 @@ class Estimator:
 
         `shape` is [B,C,…] of the source. Networks whose code depends on values cannot be told.
         """
+        predicted = self.predicted(shape)
+        if predicted is None:
+            return None
+        return int(self.calibration.corrected(predicted) * self.factor) + 2**16
+
+    def predicted(self, shape: tuple[int, ...]) -> int | None:
+        """Bytes of new tensors and scratch, before any real run corrects them."""
         if shape not in self._known:
             self._known[shape] = self._dry(shape)
         return self._known[shape]
 
+    def learn(self, shape: tuple[int, ...], measured: int | None, *, held: bool) -> None:
+        """A real call on a source of `shape` needed `measured` bytes beyond it, or did not hold.
+
+        A try that was stopped shows no peak, only that the prediction was wrong.
+        """
+        predicted = self.predicted(shape)
+        if not held:
+            self.missed = predicted is not None
+            return
+        if predicted and measured is not None and measured > 0:
+            run = Seen(math.prod(shape), predicted, measured)
+            self.calibration = self.calibration.with_run(run)
+            self.missed = False
+
     def smallest_known(self) -> tuple[int, ...] | None:
         """Of the shapes of one item that could be told, the smallest; None if there is but one."""
-        told = [shape for shape, need in self._known.items() if need is not None and shape[0] == 1]
+        told = [shape for shape, size in self._known.items() if size is not None and shape[0] == 1]
         return min(told, key=math.prod) if len(told) > 1 else None
 
     def _dry(self, shape: tuple[int, ...]) -> int | None:
@@ -66,14 +95,14 @@ class Estimator:
         try:
             with placed(self.vae.module, "meta"):
                 source = torch.empty(shape, dtype=self.vae.dtype, device="meta")
-                peak = dry_peak(lambda: call(source))
+                run = dry_run(lambda: call(source))
         except Exception:  # whatever it is: if it is not about values, the real run raises it
             return None
         finally:
             with suppress(Exception):  # its own way may fail; by name never does
                 self.vae.reset()
             keepsakes.drop()
-        return int(peak * self.factor) + 2**16
+        return peak_of(sequence(run, self.workspaces))
 
     def line(
         self, small: tuple[int, ...], large: tuple[int, ...]

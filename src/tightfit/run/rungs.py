@@ -67,6 +67,7 @@ class VaeRungs:
     before_call: Callable[[], None]
     progress: Progress
     adjusted: list[str] = field(default_factory=list)
+    _probed: bool = False
 
     @property
     def axes(self) -> tuple[Axis, ...]:
@@ -90,7 +91,8 @@ class VaeRungs:
         """The rungs that apply, made one at a time, as DESIGN §8 orders them.
 
         With `room` (the bytes that are free now), a planner's sizes of tiles that are far above it
-        are left out; the smallest never is.
+        are left out; the smallest never is. After a try that was predicted to fit and did not,
+        the smallest tile is run once to measure what the dry run does not see.
         """
         axes = self.axes
         uncut = tuple(axis.length for axis in axes)
@@ -124,6 +126,45 @@ class VaeRungs:
                 renamed = replace(rung, name=f"{rung.name}, input on the host")
                 yield renamed if at else replace(renamed, prepare=self._input_to_host)
 
+    def _probe(self) -> Iterator[Rung[torch.Tensor]]:
+        """After a try that was predicted to fit and did not: one call on the smallest tile."""
+        if not (self.fine and self.estimator.missed) or self._probed:
+            return
+        self._probed = True
+        sizes = list(
+            smaller_tiles(self.axes, start=None, time=self.vae.traits.tiles_time, fine=True)
+        )
+        if not sizes:
+            return
+        shape = self._read(sizes[-1])
+
+        def run() -> torch.Tensor:
+            corner = tuple(slice(0, size) for size in shape)
+            return run_whole(
+                self.call,
+                self.source[corner],
+                batch=1,
+                sizes=None,
+                traits=self.vae.traits,
+                device=self.device,
+                before_call=self.before_call,
+                after_call=lambda: None,
+            )
+
+        yield Rung(
+            f"probe {self._name(sizes[-1])}", run, tell=self._told(shape, piece=True), probe=True
+        )
+
+    def _told(self, shape: tuple[int, ...], *, piece: bool) -> Callable[[int | None, bool], None]:
+        """Lets the estimator learn from a call on `shape`; `piece`: its copy was counted too."""
+        copied = torch.Size(shape).numel() * self.source.element_size() if piece else 0
+
+        def tell(measured: int | None, held: bool) -> None:
+            inside = None if measured is None else measured - copied
+            self.estimator.learn(shape, inside, held=held)
+
+        return tell
+
     def _tiles(
         self,
         axes: tuple[Axis, ...],
@@ -132,9 +173,11 @@ class VaeRungs:
     ) -> Iterator[Rung[torch.Tensor]]:
         if wished is not None and wished != tuple(axis.length for axis in axes):
             yield self.tiled(self._tile(wished))
+        yield from self._probe()
         smaller = smaller_tiles(axes, start=wished, time=self.vae.traits.tiles_time, fine=self.fine)
         for sizes in self._in_reach(tuple(smaller), room):
             yield self.tiled(self._tile(sizes), smaller_than_asked=wished is not None)
+            yield from self._probe()
 
     def _in_reach(
         self, tiles: tuple[tuple[int, ...], ...], room: Callable[[], int] | None
@@ -194,7 +237,9 @@ class VaeRungs:
                 return inside
             return inside + self.source[:batch].nbytes
 
-        return Rung(name, run, need=need, key=("whole", batch))
+        shape = (batch, *self.source.shape[1:])
+        tell = self._told(shape, piece=self.source.device != self.device)
+        return Rung(name, run, need=need, key=("whole", batch), tell=tell)
 
     def tiled(self, tile: Tile, *, smaller_than_asked: bool = False) -> Rung[torch.Tensor]:
         """One item and one tile in each call."""
@@ -223,7 +268,14 @@ class VaeRungs:
             piece = torch.Size(shape).numel() * self.source.element_size()
             return None if inside is None else inside + piece
 
-        return Rung(name, run, tile=self._samples(tile.sizes), need=need, exact=self._covers(tile))
+        return Rung(
+            name,
+            run,
+            tile=self._samples(tile.sizes),
+            need=need,
+            exact=self._covers(tile),
+            tell=self._told(self._read(tile.sizes), piece=True),
+        )
 
     def _covers(self, tile: Tile) -> bool:
         """Whether every overlap is wide enough to hide what a tile's edge does."""

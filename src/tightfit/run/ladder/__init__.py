@@ -1,12 +1,13 @@
 """The ordered ways to do a stage, and the only catcher of out-of-memory."""
 
 from tightfit.run.ladder.keepsakes import Keepsakes
-from tightfit.run.ladder.ladder import Attempt, Ladder, Rung, Stage
+from tightfit.run.ladder.ladder import PROBE, Attempt, Ladder, Rung, Stage
 from tightfit.run.ladder.lessons import Lessons
 from tightfit.run.ladder.oom import is_device_oom
 from tightfit.run.ladder.release import empty_frames, leaving_nothing
 
 __all__ = [
+    "PROBE",
     "Attempt",
     "Keepsakes",
     "Ladder",

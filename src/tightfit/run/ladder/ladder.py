@@ -30,6 +30,9 @@ from tightfit.watch import Recorder
 
 T = TypeVar("T")
 
+PROBE = "probe"
+"""The stage of tries that only measure."""
+
 
 def _unknown() -> None:
     """A need that nobody can predict."""
@@ -220,7 +223,9 @@ class Ladder:
                 )
                 continue
             tried.add((rung.identity, changes))
-            values, attempt = self._try(stage, rung, base)
+            values, attempt = self._try(
+                stage if not rung.probe else replace(stage, name=PROBE), rung, base
+            )
             taken = None
             if attempt.peak_bytes is not None and attempt.held_before_bytes is not None:
                 taken = attempt.peak_bytes - attempt.held_before_bytes
