@@ -15,12 +15,13 @@ class Unit:
         name: unique within its model.
         bytes: as stored; ties once.
         converted: bytes of the biggest copy in the compute dtype that is alive at once while the
-            unit runs (dequantised, upcast, unpacked); 0 if it computes in what is stored.
+            unit runs (dequantised, upcast, unpacked); 0 if it computes in what is stored, or if
+            its parts say.
         largest: bytes of the largest module in it that owns tensors; None is the unit itself, or
             the largest of its parts.
         share: of the compute time of one call, in any scale; None is by bytes.
         parts: the modules in it that own tensors, in order, where they are known; their bytes add
-            up to the unit's.
+            up to the unit's, and they have no parts themselves.
         stays: why it cannot be streamed; None is that it can.
     """
 
@@ -36,10 +37,12 @@ class Unit:
         """Refuse what cannot be a unit."""
         if self.bytes < 0 or self.converted < 0 or (self.share is not None and self.share < 0):
             raise ValueError(f"unit `{self.name}` has a size or share below 0")
-        if self.parts and sum(part.bytes for part in self.parts) != self.bytes:
-            raise ValueError(f"the parts of unit `{self.name}` do not add up to {self.bytes} bytes")
         if self.largest is not None and not 0 <= self.largest <= self.bytes:
             raise ValueError(f"the largest part of unit `{self.name}` is not within it")
+        if self.parts and sum(part.bytes for part in self.parts) != self.bytes:
+            raise ValueError(f"the parts of unit `{self.name}` do not add up to {self.bytes} bytes")
+        if any(part.parts for part in self.parts):
+            raise ValueError(f"a part of unit `{self.name}` has parts")
 
     @property
     def leaf(self) -> int:
@@ -47,6 +50,16 @@ class Unit:
         if self.parts:
             return max(part.leaf for part in self.parts)
         return self.bytes if self.largest is None else self.largest
+
+    @property
+    def scratch(self) -> int:
+        """Bytes of the biggest converted copy in it."""
+        return max((part.converted for part in self.parts), default=0) or self.converted
+
+    @property
+    def pinned(self) -> bool:
+        """Whether something in it cannot be streamed."""
+        return self.stays is not None or any(part.stays is not None for part in self.parts)
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tightfit.plan.figure import NOTHING, UNKNOWN_RATE, Figure, Rate
 from tightfit.plan.room import room_left
@@ -82,3 +82,8 @@ class Supply:
             context=self.context.known,
             reserve=self.reserve,
         )
+
+    @property
+    def room_of_card(self) -> int:
+        """What the room would be if the budget were all of the card."""
+        return replace(self, budget=self.total).room
