@@ -6,7 +6,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from tightfit.allocators import ASYNC_GRAIN, Full, open_allocator
-from tightfit.units import MIB
 
 Moves = Sequence[tuple[int, int]]
 """(key, bytes) for an allocation, (key, 0) for its end, in the order of the run."""
@@ -87,27 +86,3 @@ def replay(
     except Full:
         holds = False
     return Replayed(peak, driver.peak, driver.reserved, model.retries, holds)
-
-
-def least_reserved(
-    moves: Moves,
-    allocator: str,
-    *,
-    held: Sequence[int] = (),
-    grain: int = ASYNC_GRAIN,
-    within: int = 4 * MIB,
-) -> int:
-    """The least limit under which a replay of `moves` holds, to `within` bytes.
-
-    An allocator under a limit gives its cache back and goes on, so it gets by with less than it
-    would take; what it cannot get by without is fragments.
-    """
-    free = replay(moves, allocator, held=held, grain=grain)
-    low, high = free.allocated - 1, free.reserved
-    while high - low > within:
-        middle = (low + high) // 2
-        if replay(moves, allocator, held=held, limit=middle, grain=grain).holds:
-            high = middle
-        else:
-            low = middle
-    return high
