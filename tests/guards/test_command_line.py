@@ -36,6 +36,7 @@ SURFACE = {
     | {"--pad", "--sample"},
     "decode": MEMORY | {"-o", "--out", "--vae"},
     "demo": {"--input", "-o", "--out"},
+    "doctor": {"--card", "--json", "--clear-cache"},
 }
 
 

@@ -192,7 +192,7 @@ def _processes(nvml: Any, handle: Any) -> tuple[Process, ...]:
             size = entry.usedGpuMemory
             if size is not None or entry.pid not in used:
                 used[entry.pid] = None if size is None else int(size)
-    named = _pids_are_ours()
+    named = pids_are_ours()
     return tuple(Process(pid, size, _name(pid) if named else None) for pid, size in used.items())
 
 
@@ -203,7 +203,7 @@ def _name(pid: int) -> str | None:
         return None
 
 
-def _pids_are_ours() -> bool:
+def pids_are_ours() -> bool:
     """Whether this process counts processes as the driver does; a container has its own count."""
     try:
         return Path("/proc/self/ns/pid").stat().st_ino == _FIRST_PID_NAMESPACE

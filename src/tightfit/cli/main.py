@@ -14,6 +14,7 @@ import typer
 from tightfit import __version__
 from tightfit.cli.decode import decode
 from tightfit.cli.demo import demo
+from tightfit.cli.doctor import doctor
 from tightfit.cli.encode import encode
 from tightfit.errors import Cancelled, TightfitError
 
@@ -32,6 +33,7 @@ app = typer.Typer(
 app.command()(demo)
 app.command()(encode)
 app.command()(decode)
+app.command()(doctor)
 
 
 def _version(asked: bool) -> None:

@@ -8,9 +8,10 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from tightfit.card import Card, Reading, nvml, open_card, open_cards
+from tightfit.card import Card, Reading, nvml, open_cards
 from tightfit.card.known import KnownCard, is_known, known_card, match_device_name
 from tightfit.card.virtual.card import VirtualCard
+from tightfit.errors import UsageError
 from tightfit.place.link import MOST_BYTES, measure_link
 from tightfit.run.checkup.values import CardCheck, LinkCheck
 from tightfit.settings import Settings
@@ -38,26 +39,22 @@ def check_cards(
 ) -> tuple[CardCheck, ...]:
     """The cards that `name` says, or every CUDA card, or the host where there is none.
 
-    `before` is what the driver said before PyTorch touched a device. A card that was not asked for
-    by name and cannot be opened is one with a problem. Raises `UsageError` for a name that is no
-    card.
+    `before` is what the driver said before PyTorch touched a device. A card that cannot be opened
+    is one with a problem. Raises `UsageError` for a name that is no card.
     """
-    if name is not None:
-        return tuple(
-            check_card(card, before, settings=settings, host_room=host_room)
-            for card in open_cards(name)
-        )
-    if not torch.cuda.is_available():
-        return (check_card(open_card("cpu"), before, settings=settings, host_room=host_room),)
-    checks = []
-    for index in range(torch.cuda.device_count()):
+    if name is None and torch.cuda.is_available():
+        names = [f"cuda:{index}" for index in range(torch.cuda.device_count())]
+    else:
+        names = [name or "cpu"]
+    checks: list[CardCheck] = []
+    for each in names:
         try:
-            card = open_card(f"cuda:{index}")
-            checks.append(check_card(card, before, settings=settings, host_room=host_room))
+            for card in open_cards(each):
+                checks.append(check_card(card, before, settings=settings, host_room=host_room))
+        except UsageError:
+            raise
         except Exception as error:  # whatever a device or its driver says
-            text = str(error).strip().splitlines()
-            said = text[0] if text else type(error).__name__
-            checks.append(CardCheck(f"cuda:{index}", "cuda", simulated=False, problem=said))
+            checks.append(_broken(each, error))
     return tuple(checks)
 
 
@@ -116,17 +113,23 @@ def check_card(
     )
 
 
+def _broken(name: str, error: Exception) -> CardCheck:
+    text = str(error).strip().splitlines()
+    said = text[0] if text else type(error).__name__
+    return CardCheck(name, name.partition(":")[0], simulated=False, problem=said.rstrip("."))
+
+
 def hardware_of(card: Card) -> Hardware | None:
     """Who a CUDA card is; None for another kind."""
     if card.kind != "cuda":
         return None
     found = torch.cuda.get_device_properties(card.device)
-    bus = [getattr(found, f"pci_{part}_id", None) for part in ("domain", "bus", "device")]
+    bus = [int(getattr(found, f"pci_{part}_id", -1)) for part in ("domain", "bus", "device")]
     uuid = getattr(found, "uuid", None)
     return Hardware(
         name=found.name,
         uuid=None if uuid is None else str(uuid),
-        bus_id=None if None in bus else "{:08x}:{:02x}:{:02x}.0".format(*bus),
+        bus_id=None if -1 in bus else "{:08x}:{:02x}:{:02x}.0".format(*bus),
         capability=(found.major, found.minor),
     )
 
