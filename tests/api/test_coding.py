@@ -290,7 +290,7 @@ def test_l10_a_cancelled_job_leaves_nothing(mini: Vae) -> None:
         ({"background": "mauve-ish"}, "background"),
         ({"card": "tpu"}, "virtual:SIZE"),
         ({"card": "virtual:2x64MiB"}, "2 cards"),
-        ({"mode": "low"}, "auto"),
+        ({"mode": "none"}, "auto"),
         ({"allocator": "native"}, "virtual:1GiB,allocator=native"),
         ({"frames": "5:2"}, "frames"),
     ],

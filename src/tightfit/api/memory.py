@@ -8,11 +8,10 @@ import torch
 
 from tightfit.card import Card, open_card
 from tightfit.errors import UsageError
+from tightfit.plan.budget import BudgetWish
+from tightfit.plan.residency import MODES
 from tightfit.plan.tilesize import TileWish, parse_tile
 from tightfit.settings import ALLOCATORS
-from tightfit.units import format_bytes, parse_reserve, parse_share
-
-MODES = ("auto", "high", "low", "none")
 
 
 @dataclass(frozen=True)
@@ -53,33 +52,19 @@ def open_memory(
     Sizes are bytes as integers, or text such as ``6GiB``, ``80%``, ``-1GiB``.
     """
     wish = parse_tile(tile, overlap)
-    share = parse_share(vram) if isinstance(vram, str) else None
-    kept = parse_reserve(reserve) if isinstance(reserve, str) else reserve or 0
-    if kept < 0:
-        raise UsageError(f"--reserve-vram `{kept}` is below zero.")
-    if isinstance(vram, int) and vram <= 0:
-        raise UsageError(f"--vram `{vram}` is not above zero.")
+    asked = BudgetWish.of(vram, reserve)
     if mode not in MODES:
         raise UsageError(f"--vram-mode `{mode}` is unknown: use {', '.join(MODES)}.")
-    if mode != "auto":
+    if mode == "none":
         raise UsageError(
-            f"--vram-mode `{mode}` chooses where streamed weights live, and weights are not "
-            "streamed yet: use auto."
+            "--vram-mode `none` streams every weight, and this version does not stream yet: use "
+            "auto, high or low."
         )
     opened = card if isinstance(card, Card) else open_card(card)
     _check_allocator(opened, allocator)
     total = opened.read().total
-    budget = share.of(total) if share is not None else vram if isinstance(vram, int) else total
-    if budget > total:
-        raise UsageError(
-            f"--vram {format_bytes(budget)} is above what {opened.name} has, {format_bytes(total)}."
-        )
-    if kept >= total:
-        raise UsageError(
-            f"--reserve-vram {format_bytes(kept)} leaves nothing of {opened.name}, which has "
-            f"{format_bytes(total)}."
-        )
-    return Memory(opened, budget, kept, wish, estimate, allow_cpu)
+    amount = asked.on(opened.name, total)
+    return Memory(opened, amount.budget, amount.reserve, wish, estimate, allow_cpu)
 
 
 def choose_dtype(

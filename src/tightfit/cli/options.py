@@ -51,7 +51,7 @@ VramMode = Annotated[
     typer.Option(
         "--vram-mode",
         metavar="M",
-        help="auto; high, low and none come with streamed weights.",
+        help="Weights: auto, high (all resident), low (only what saves time), none (all streamed).",
         rich_help_panel=_MEMORY,
     ),
 ]

@@ -1,0 +1,180 @@
+"""What can be known of a card before it is opened, without torch: to plan on."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tightfit.card import nvml
+from tightfit.card.host_memory import read_host_memory
+from tightfit.card.known import KnownCard, is_known, known_card, link_rate, match_device_name
+from tightfit.card.virtual.spec import parse_virtual
+from tightfit.errors import UsageError
+from tightfit.settings import Settings
+from tightfit.units import MIB
+
+_CUDA = re.compile(r"cuda(?::(\d+))?")
+_CONTEXT = 400 * MIB
+"""What a device context costs on a card that is not in the table, roughly."""
+
+
+@dataclass(frozen=True)
+class Outlook:
+    """A card on paper; sizes in bytes, rates a second, None what is not known.
+
+    Attributes:
+        name: as the user wrote it.
+        kind: ``cuda``, ``virtual`` or ``cpu``.
+        product: the name in the table of known cards; None where it is not there.
+        total: what it has.
+        allocator: ``exact``, ``native``, ``async``, ``expandable`` or ``none``.
+        context: what a device context will take of it.
+        context_source: ``measured`` (nothing is hidden on a virtual card) or ``table``.
+        held_by_others: what is taken now.
+        link, flops: copying from pinned memory, and arithmetic; from the table.
+        bf16: whether it computes in bfloat16; None is unknown.
+        scratch: whether its operators take scratch, as those of real cards do.
+        note: what the user should know about these figures.
+    """
+
+    name: str
+    kind: str
+    product: str | None
+    total: int
+    allocator: str
+    context: int = 0
+    context_source: str = "measured"
+    held_by_others: int | None = 0
+    link: int | None = None
+    flops: int | None = None
+    bf16: bool | None = None
+    scratch: bool = True
+    note: str | None = None
+
+
+def look(
+    name: str | None, *, size: str | None = None, settings: Settings | None = None, ask: Any = None
+) -> Outlook:
+    """The card that `name` says; None is the first CUDA device, else the host.
+
+    Args:
+        size: without a name, a bare virtual card of this size.
+        settings: of the process, for its devices and allocator.
+        ask: stands in for the management library.
+
+    Raises `UsageError` for a name that is no card, or of a CUDA device that cannot be seen.
+    """
+    settings = settings or Settings.from_environ()
+    if name is None and size is not None:
+        return _virtual(f"virtual:{size}")
+    if name is not None and name.strip().partition(":")[0] == "virtual":
+        return _virtual(name.strip())
+    if name is not None and name.strip() == "cpu":
+        return _host("cpu")
+    answer = nvml.ask(ask)
+    shown = nvml.visible(answer.devices, settings.visible_devices, order=settings.device_order)
+    if name is None:
+        return _device("cuda:0", shown[0], settings) if shown else _host("cpu")
+    match = _CUDA.fullmatch(name.strip())
+    if match is None:
+        raise UsageError(
+            f"card `{name}` is unknown: use cuda:0, cpu, virtual:SIZE such as virtual:6GiB, or "
+            "virtual:NAME such as virtual:gtx-1660-super."
+        )
+    return _device(name.strip(), _numbered(name, int(match[1] or 0), shown, answer), settings)
+
+
+def _numbered(
+    name: str, number: int, shown: Sequence[nvml.Device] | None, answer: nvml.Answer
+) -> nvml.Device:
+    if shown is None:
+        raise UsageError(
+            f"card `{name}`: which of the {len(answer.devices)} devices that is cannot be told "
+            "without CUDA; set CUDA_DEVICE_ORDER=PCI_BUS_ID, or name a card such as "
+            "virtual:rtx-3060."
+        )
+    if number >= len(shown):
+        seen = f"{len(shown)} CUDA devices are visible" if shown else "no CUDA device is visible"
+        why = f" ({answer.problem.rstrip('.')})" if answer.problem else ""
+        raise UsageError(
+            f"card `{name}`: {seen}{why}; name a card such as virtual:rtx-3060 to plan for one."
+        )
+    return shown[number]
+
+
+def _virtual(name: str) -> Outlook:
+    specs = parse_virtual(name.partition(":")[2])
+    if len(specs) != 1:
+        raise UsageError(f"card `{name}` names {len(specs)} cards, and one is needed here.")
+    spec = specs[0]
+    body = name.partition(":")[2].split(",")[0].strip().lower()
+    known = known_card(body) if is_known(body) else None
+    note = None
+    if known is not None:
+        note = f"{known.name} is from a table of public figures; nothing was measured on one"
+    elif spec.allocator == "exact":
+        note = (
+            "a card of bare size has no context, no slack and no scratch of convolutions; a named "
+            "one such as virtual:rtx-3060 has"
+        )
+    return Outlook(
+        name,
+        "virtual",
+        known.name if known else None,
+        spec.total,
+        spec.allocator,
+        context=spec.context,
+        context_source="table" if known else "measured",
+        held_by_others=spec.others,
+        link=known.link_bytes_per_s if known else None,
+        flops=known.flops if known else None,
+        bf16=spec.bf16,
+        scratch=spec.allocator != "exact",
+        note=note,
+    )
+
+
+def _device(name: str, device: nvml.Device, settings: Settings) -> Outlook:
+    if device.total is None:
+        raise UsageError(f"card `{name}`: the driver does not say how much memory it has.")
+    known = match_device_name(device.name or "", device.total)
+    return Outlook(
+        name,
+        "cuda",
+        known.name if known else None,
+        device.total,
+        settings.allocator or "native",
+        context=known.context if known else _CONTEXT,
+        context_source="table",
+        held_by_others=device.used,
+        link=_link(device, known),
+        flops=known.flops if known else None,
+        bf16=known.bf16 if known else None,
+        note=None if known else f"{device.name} is not in the table of known cards",
+    )
+
+
+def _link(device: nvml.Device, known: KnownCard | None) -> int | None:
+    """By the slot that it sits in, else by the table."""
+    if device.link_generation_max is not None and device.link_width_max is not None:
+        rate = link_rate(device.link_generation_max, device.link_width_max)
+        if rate is not None:
+            return rate
+    return known.link_bytes_per_s if known else None
+
+
+def _host(name: str) -> Outlook:
+    memory = read_host_memory()
+    return Outlook(
+        name,
+        "cpu",
+        None,
+        memory.total,
+        "none",
+        held_by_others=max(0, memory.total - memory.available),
+        bf16=True,
+        scratch=False,
+        note="there is no card: this plans for the host's own memory",
+    )
