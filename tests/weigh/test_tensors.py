@@ -5,11 +5,15 @@ from __future__ import annotations
 import pytest
 import torch
 from torch import nn
+from torch.nn.utils import prune
 from torch.nn.utils.parametrizations import weight_norm
 
+from tests.weigh.shells import four_bit, four_bit_size, with_quant_state
 from tightfit.card import open_card
+from tightfit.place import placed
 from tightfit.testing import toy_vae
 from tightfit.weigh import Kind, identity, walk, weight_bytes, weights
+from tightfit.weigh.tensors import recomputed
 
 
 class Keeper(nn.Module):
@@ -112,3 +116,77 @@ def test_a_toy_with_a_feature_cache_holds_attributes_only_while_it_is_filled() -
     assert not [held for held in walk(vae.module) if held.kind is Kind.ATTRIBUTE]
     vae.module._feat[3] = torch.ones(2)
     assert [h.path for h in walk(vae.module) if h.kind is Kind.ATTRIBUTE] == ["_feat[3]"]
+
+
+def test_the_originals_of_a_parametrization_belong_to_the_module_it_is_put_on() -> None:
+    """They lie in children of children, and are used when that module runs."""
+    module = nn.Sequential(weight_norm(nn.Conv1d(2, 3, 5)))
+    places = {held.path: (held.place, held.leaf) for held in weights(module)}
+    deep = "0.parametrizations.weight"
+    assert places == {
+        "0.bias": ("0", "0"),
+        f"{deep}.original0": (deep, "0"),
+        f"{deep}.original1": (deep, "0"),
+    }
+    ((name, original),) = recomputed(module[0])
+    assert (name, original.shape) == ("weight", module[0].weight.shape)
+
+
+def test_old_style_weight_norm_is_seen_to_make_its_weight_anew() -> None:
+    """The weight is a plain attribute that a hook replaces before each call."""
+    with pytest.warns(FutureWarning):
+        conv = nn.utils.weight_norm(nn.Conv1d(2, 3, 5))
+    again = {held.path: held.recomputed for held in walk(conv)}
+    assert again == {"bias": False, "weight_g": False, "weight_v": False, "weight": True}
+    ((name, original),) = recomputed(conv)
+    assert (name, original.numel()) == ("weight", 30)
+    assert weight_bytes(conv) == 4 * (3 + 3 + 30)
+
+
+def test_spectral_norm_and_pruning_make_theirs_anew_too() -> None:
+    """Both ways of spectral norm, and the mask of a pruned weight."""
+    pruned = prune.l1_unstructured(nn.Linear(4, 4), "weight", 3)
+    for module in (
+        pruned,
+        nn.utils.spectral_norm(nn.Linear(4, 4)),
+        nn.utils.parametrizations.spectral_norm(nn.Linear(4, 4)),
+    ):
+        ((name, original),) = recomputed(module)
+        assert (name, original.numel()) == ("weight", 16)
+    assert not list(recomputed(nn.Linear(4, 4)))
+
+
+def test_packed_weights_weigh_what_they_wrap_and_carry() -> None:
+    """Shells and quantisation states, in a module; a tie of one is still a tie."""
+    module = nn.Sequential(nn.Linear(128, 8, bias=False), nn.Linear(128, 8, bias=False))
+    module[0].weight = nn.Parameter(four_bit(8, 128), requires_grad=False)
+    module[1].weight = module[0].weight
+    assert weight_bytes(module) == four_bit_size(8, 128)
+    state = nn.Linear(1024, 64, bias=False)
+    state.weight = with_quant_state(64, 1024)
+    assert weight_bytes(state) > state.weight.nbytes
+
+
+def test_shells_are_the_same_when_they_wrap_the_same() -> None:
+    """Detached ones are; copies are not."""
+    shell = four_bit(8, 128)
+    assert identity(shell) == identity(shell.detach())
+    assert identity(shell) != identity(shell.clone())
+
+
+def test_a_lazy_weight_is_only_itself() -> None:
+    """Two of them have no bytes that could be the same."""
+    one, two = nn.LazyLinear(3), nn.LazyLinear(3)
+    assert identity(one.weight) == identity(one.weight) != identity(two.weight)
+
+
+def test_a_shell_is_placed_on_a_card_at_its_weight() -> None:
+    """What the walk says is what the card charges, and nothing stays."""
+    module = nn.Linear(1024, 64, bias=False)
+    module.weight = nn.Parameter(four_bit(64, 1024), requires_grad=False)
+    card = open_card("virtual:1MiB")
+    with placed(module, card.device):
+        assert card.read().allocated == weight_bytes(module) == four_bit_size(64, 1024)
+        assert module.weight.device == card.device
+    assert card.read().allocated == 0
+    card.check()
