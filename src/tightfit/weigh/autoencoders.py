@@ -30,8 +30,6 @@ def _diffusers(out: str) -> tuple[str, ...]:
 _LDM = (
     "encoder.conv_in",
     "encoder.down",
-    "encoder.mid.block_1",
-    "encoder.mid.attn_1",
     "encoder.mid",
     "encoder.norm_out",
     "encoder.conv_out",
@@ -41,8 +39,6 @@ _LDM = (
     "post_quant_conv",
     "decoder.post_quant_conv",
     "decoder.conv_in",
-    "decoder.mid.block_1",
-    "decoder.mid.attn_1",
     "decoder.mid",
     "decoder.up#",
     "decoder.norm_out",
@@ -124,11 +120,6 @@ HUNYUAN_VIDEO = Family(
             ),
             sizes=("decoder.conv_in.conv.weight",),
             order=_diffusers("conv_norm_out"),
-        ),
-        Naming(
-            marks=("decoder.conv_in.conv.weight", "decoder.mid.block_1.conv1.conv.weight"),
-            sizes=("decoder.conv_in.conv.weight",),
-            order=_LDM,
         ),
     ),
     {

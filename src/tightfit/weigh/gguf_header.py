@@ -15,7 +15,7 @@ from pathlib import Path
 
 from tightfit.units import format_bytes
 from tightfit.weigh.ggml_types import BLOCK_TYPES, BlockType
-from tightfit.weigh.gguf_stream import Damaged, Stream
+from tightfit.weigh.gguf_reader import Damaged, Reader
 from tightfit.weigh.tensor_header import WHOLE_NUMBERS, Header, TensorHeader, unreadable
 
 MAGIC = b"GGUF"
@@ -46,54 +46,54 @@ def read_gguf(path: Path) -> Header:
     try:
         with path.open("rb", buffering=0) as file:
             size = os.fstat(file.fileno()).st_size
-            return _read(path, Stream(file, size))
+            return _read(path, Reader(file, size))
     except OSError as error:
         raise unreadable(path, f"{error.strerror or error}") from None
     except Damaged as error:
         raise unreadable(path, str(error)) from None
 
 
-def _read(path: Path, stream: Stream) -> Header:
-    if stream.take(4) != MAGIC:
+def _read(path: Path, reader: Reader) -> Header:
+    if reader.take(4) != MAGIC:
         raise Damaged("it does not begin with `GGUF`")
-    version = stream.number(4)
+    version = reader.number(4)
     if version not in _VERSIONS:
         raise Damaged(f"it is GGUF of version {version}; versions 2 and 3 (little-endian) are read")
-    count, entries = stream.number(8), stream.number(8)
-    if (count + entries) * _LEAST_ENTRY > stream.size:
+    count, entries = reader.number(8), reader.number(8)
+    if (count + entries) * _LEAST_ENTRY > reader.size:
         raise Damaged(
             f"it should have {count:,} tensors and {entries:,} metadata entries, but has only "
-            f"{stream.size:,} bytes"
+            f"{reader.size:,} bytes"
         )
-    metadata = dict(_metadata(stream, entries))
-    listed = [_entry(stream) for _ in range(count)]
+    metadata = dict(_metadata(reader, entries))
+    listed = [_entry(reader) for _ in range(count)]
     _check_types(listed)
     placed = [
         _placed(name, _original(metadata, name, shape), shape, kind, offset)
         for name, shape, kind, offset in listed
     ]
     alignment = _alignment(metadata)
-    ties = _check(placed, alignment, start=_padded(stream.position, alignment), size=stream.size)
+    ties = _check(placed, alignment, start=_padded(reader.position, alignment), size=reader.size)
     tensors = tuple(_tensor(one) for one in placed if one.name not in ties)
     return Header(path, "gguf", tensors, metadata, (path,), ties=ties)
 
 
-def _metadata(stream: Stream, entries: int) -> Iterator[tuple[str, str]]:
+def _metadata(reader: Reader, entries: int) -> Iterator[tuple[str, str]]:
     for _ in range(entries):
-        key = stream.text()
-        value = stream.value()
+        key = reader.text()
+        value = reader.value()
         if value is not None:
             yield key, value
 
 
-def _entry(stream: Stream) -> tuple[str, tuple[int, ...], int, int]:
+def _entry(reader: Reader) -> tuple[str, tuple[int, ...], int, int]:
     """Name, shape with the slowest axis first, number of the block type, offset."""
-    name = stream.text()
-    axes = stream.number(4)
+    name = reader.text()
+    axes = reader.number(4)
     if axes > _MOST_AXES:
         raise Damaged(f"tensor `{name}` has {axes:,} axes")
-    shape = tuple(stream.number(8) for _ in range(axes))[::-1]
-    return name, shape, stream.number(4), stream.number(8)
+    shape = tuple(reader.number(8) for _ in range(axes))[::-1]
+    return name, shape, reader.number(4), reader.number(8)
 
 
 def _check_types(listed: list[tuple[str, tuple[int, ...], int, int]]) -> None:
@@ -107,8 +107,8 @@ def _check_types(listed: list[tuple[str, tuple[int, ...], int, int]]) -> None:
 
 
 def _original(metadata: dict[str, str], name: str, shape: tuple[int, ...]) -> tuple[int, ...]:
-    text = metadata.get(_ORIGINAL_SHAPE + name)
-    original = tuple(int(axis) for axis in text.split(",")) if text else shape
+    axes = metadata.get(_ORIGINAL_SHAPE + name, "").split(",")
+    original = tuple(int(axis) for axis in axes) if all(map(str.isdecimal, axes)) else shape
     return original if prod(original) == prod(shape) else shape
 
 

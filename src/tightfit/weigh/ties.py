@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from tightfit.weigh.quantised import companion_of
 from tightfit.weigh.tensor_header import Header
 
 _T5 = {
@@ -23,7 +24,10 @@ _EMBEDDING = "embed_tokens.weight"
 
 
 def without_copies(header: Header, config: Mapping[str, Any]) -> Header:
-    """`header` with each tied tensor listed once, by its keys and by ``config.json``."""
+    """`header` with each tied tensor listed once, by its keys and by ``config.json``.
+
+    The scales of a packed copy go with it.
+    """
     names = header.by_name
     ties = dict(header.ties)
     ties |= {
@@ -37,7 +41,11 @@ def without_copies(header: Header, config: Mapping[str, Any]) -> Header:
             ties[name] = kept
     if not ties:
         return header
-    tensors = tuple(tensor for tensor in header.tensors if tensor.name not in ties)
+    tensors = tuple(
+        tensor
+        for tensor in header.tensors
+        if tensor.name not in ties and companion_of(tensor.name, names=names) not in ties
+    )
     return replace(header, tensors=tensors, ties=ties)
 
 

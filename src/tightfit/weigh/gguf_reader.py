@@ -32,7 +32,7 @@ class Damaged(Exception):
     """What is wrong with the file, without its name."""
 
 
-class Stream:
+class Reader:
     """Reads forward through the head of `file`, which has `size` bytes.
 
     Everything raises `Damaged` instead of reading past the end.
