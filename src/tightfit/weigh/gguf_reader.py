@@ -100,15 +100,15 @@ class Reader:
     def _skip_texts(self, count: int) -> None:
         """Past `count` texts; a tokenizer has some hundred thousand of them."""
         length_at = struct.Struct("<Q").unpack_from
-        for _ in range(count):
-            if self._at + 8 > len(self._chunk):
-                self._fill(8)
-            (length,) = length_at(self._chunk, self._at)
-            self._at += 8
-            if self._at + length <= len(self._chunk):
-                self._at += length
-            else:
-                self._skip(length)
+        while count:
+            self._fill(8)
+            chunk, at = self._chunk, self._at
+            last = len(chunk) - 8
+            while count and at <= last:
+                at += 8 + length_at(chunk, at)[0]
+                count -= 1
+            self._at = min(at, len(chunk))
+            self._skip(at - self._at)
 
     def _skip(self, count: int) -> None:
         """Past `count` bytes, without reading those beyond what is at hand."""
