@@ -14,19 +14,19 @@ from tightfit.card.base import Reading
 class CountsFree(Protocol):
     """CUDA and XPU: the driver tells what is free, and the allocator what it took and gave out."""
 
-    def mem_get_info(self, device: int) -> tuple[int, int]:
+    def mem_get_info(self, device: int, /) -> tuple[int, int]:
         """(free, total) of the device, whoever holds the rest."""
 
-    def memory_allocated(self, device: int) -> int:
+    def memory_allocated(self, device: int, /) -> int:
         """Bytes in tensors."""
 
-    def memory_reserved(self, device: int) -> int:
+    def memory_reserved(self, device: int, /) -> int:
         """Bytes taken from the driver, the cache included."""
 
-    def max_memory_allocated(self, device: int) -> int:
+    def max_memory_allocated(self, device: int, /) -> int:
         """The peak of the one."""
 
-    def max_memory_reserved(self, device: int) -> int:
+    def max_memory_reserved(self, device: int, /) -> int:
         """The peak of the other."""
 
 

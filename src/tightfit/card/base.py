@@ -148,6 +148,14 @@ class Card(ABC):
         with _guard:
             return _turns.setdefault(self.device, threading.RLock())
 
+    @property
+    def spills(self) -> bool:
+        """Whether the driver, when the card is full, goes on in the host's memory.
+
+        That is ten times slower, and nothing is raised: somebody else has to keep to what there is.
+        """
+        return False
+
     def supports(self, dtype: torch.dtype) -> bool:
         """Whether the card computes in `dtype`."""
         del dtype

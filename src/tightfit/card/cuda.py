@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from typing import Any
@@ -173,6 +174,11 @@ class CudaCard(Card):
             ]
         finally:
             torch_memory._record_memory_history(enabled=None, device=self.device)
+
+    @property
+    def spills(self) -> bool:
+        """Windows' driver does so by default, also for Linux running on it (WSL)."""
+        return platform.system() == "Windows" or "microsoft" in platform.release().lower()
 
     def supports(self, dtype: torch.dtype) -> bool:
         """bfloat16 needs a card that computes in it, not one that emulates it."""

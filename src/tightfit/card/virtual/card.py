@@ -165,6 +165,11 @@ class VirtualCard(Card):
         with self.observe(look):
             yield changes
 
+    @property
+    def spills(self) -> bool:
+        """In spill mode; see `Faults.spill`."""
+        return self.faults.spill
+
     def supports(self, dtype: torch.dtype) -> bool:
         """Everything, but bfloat16 where the card has none."""
         return self.spec.bf16 or dtype != torch.bfloat16

@@ -11,7 +11,7 @@ from __future__ import annotations
 import gc
 import sys
 from collections.abc import Callable, Hashable, Iterable
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from typing import Generic, TypeVar
 
@@ -277,8 +277,9 @@ class Ladder:
         failure: str | None = None
         outside = sys.exception()
         try:
-            values.append(rung.run())
-            self.card.sync()
+            with self._on_the_card(before):
+                values.append(rung.run())
+                self.card.sync()
         except BaseException as error:
             values.clear()
             failure = self._out_of_memory(error, outside)
@@ -317,6 +318,12 @@ class Ladder:
         dropped = self._recover(keepsakes, base, before.allocated)
         kept = f"; dropped {', '.join(dropped)}" if dropped else ""
         return [], replace(attempt, outcome="oom", reason=failure.rstrip(".") + kept)
+
+    def _on_the_card(self, reading: Reading) -> AbstractContextManager[None]:
+        """Where the driver would go on in the host's memory, no more than is free on the card."""
+        if not self.card.spills or reading.free is None or reading.reserved is None:
+            return nullcontext()
+        return self.card.cap(max(0, reading.reserved + reading.free - self.reserve))
 
     def _out_of_memory(self, error: BaseException, outside: BaseException | None) -> str | None:
         """What the device said when it ran out of memory; None if that is not what happened."""
