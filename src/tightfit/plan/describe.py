@@ -106,6 +106,7 @@ def _stage_dict(stage: StagePlan) -> dict[str, Any]:
             "moved_bytes": pace.moved_bytes,
             "compute_seconds": pace.compute_seconds,
             "copy_seconds": pace.copy_seconds,
+            "limit_seconds": pace.limit_seconds,
             "seconds": pace.seconds,
             "at_least": pace.at_least,
             "overlaps": pace.overlaps,

@@ -169,6 +169,8 @@ def _time(plan: Plan, stage: StagePlan) -> list[str]:
     took = f"{seconds(pace.seconds)} {each}"
     if pace.at_least:
         took = f"at least {took}"
+    if seconds(pace.limit_seconds or 0) != seconds(pace.seconds):
+        took = f"{took} (the limit is {seconds(pace.limit_seconds or 0)})"
     if not pace.moved_bytes:
         return [f"compute binds: {took} ({pace.source})"]
     copying = f"{format_bytes(pace.moved_bytes)} copied {each}"

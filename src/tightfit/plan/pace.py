@@ -26,7 +26,7 @@ class Copied:
 
 @dataclass(frozen=True)
 class Pace:
-    """The limit of one call: ``max(C, B/W)``, or ``C + B/W`` where nothing is copied ahead.
+    """How long one call takes.
 
     Attributes:
         moved_bytes: B.
@@ -34,6 +34,8 @@ class Pace:
         copy_seconds: B/W; None is unknown.
         overlaps: whether copies run while others are computed with.
         source: the weakest of the figures that this rests on.
+        waits: seconds above the limit, from streamed pieces that lie close together or slots that
+            are few, as far as they are predicted.
     """
 
     moved_bytes: int
@@ -41,14 +43,24 @@ class Pace:
     copy_seconds: float | None
     overlaps: bool
     source: Source
+    waits: float = 0.0
 
     @property
-    def seconds(self) -> float | None:
-        """Of one call; where only one of the two is known, at least that; None if neither is."""
+    def limit_seconds(self) -> float | None:
+        """``max(C, B/W)``, or ``C + B/W`` where nothing is copied ahead.
+
+        Where only one of the two is known, that one; None if neither is.
+        """
         known = [s for s in (self.compute_seconds, self.copy_seconds) if s is not None]
         if not known or (not self.moved_bytes and self.compute_seconds is None):
             return None
         return max(known) if self.overlaps else sum(known)
+
+    @property
+    def seconds(self) -> float | None:
+        """What is predicted: the limit, and the waits."""
+        limit = self.limit_seconds
+        return None if limit is None else limit + self.waits
 
     @property
     def at_least(self) -> bool:
@@ -73,7 +85,7 @@ def compute_seconds(demand: Demand, supply: Supply) -> tuple[float | None, Sourc
 
 
 def pace_of(demand: Demand, supply: Supply, copied: Copied, *, overlaps: bool) -> Pace:
-    """The pace of one call of `demand` that copies so much."""
+    """The limit of one call of `demand` that copies so much."""
     computing, source = compute_seconds(demand, supply)
     times = (
         (supply.link, supply.link.seconds(copied.pinned), copied.pinned),

@@ -174,8 +174,12 @@ def _paced(stage: StagePlan, supply: Supply, host: HostPlan | None) -> StagePlan
         copied = host.copied(stage.demand.owner, residency)
     overlaps = residency.ring.overlaps or not residency.streamed
     pace = pace_of(stage.demand, supply, copied, overlaps=overlaps)
-    slower = bool(copied.staged or copied.mapped)
-    return replace(stage, pace=pace, hides_copies=None if slower else stage.hides_copies)
+    if copied.staged or copied.mapped:
+        return replace(stage, pace=pace, hides_copies=None)
+    played = residency.seconds(limits_of(stage.demand, supply))
+    if played is not None and pace.limit_seconds is not None:
+        pace = replace(pace, waits=max(0.0, played - pace.limit_seconds))
+    return replace(stage, pace=pace)
 
 
 def _unknown_times(stages: Sequence[StagePlan], supply: Supply, mode: Mode) -> list[str]:

@@ -9,6 +9,8 @@ from typing import Literal
 
 from tightfit.plan.pieces import Piece
 from tightfit.plan.ring import NO_RING, Option, Ring
+from tightfit.plan.simulate import step_seconds
+from tightfit.plan.spread import spread
 
 Mode = Literal["auto", "high", "low", "none"]
 """All resident where it fits, else planned · all resident or refused · only as much resident as
@@ -18,7 +20,7 @@ _QUARTER = 4
 _AS_GOOD = 1.02
 """Copying in larger pieces is worth this much of a step: fewer copies, events and stalls."""
 _COARSE = {"none": 0, "block": 1, "leaf": 2, "rows": 3}
-_WALKS = 8
+_LOOKS = 8
 
 
 @dataclass(frozen=True)
@@ -89,6 +91,23 @@ class Residency:
         """Copied in one call."""
         return sum(piece.moved for piece in self.streamed)
 
+    def seconds(self, limits: Limits) -> float | None:
+        """Of one call, waits included; None where `limits` are unknown."""
+        overlaps = self.ring.overlaps or not self.streamed
+        least = limits.seconds(self.moved_bytes, overlaps=overlaps)
+        if least is None or not self.streamed or not overlaps:
+            return least
+        assert limits.compute is not None
+        assert limits.link is not None
+        played = step_seconds(
+            self.pieces,
+            self.stays,
+            slots=self.ring.slots,
+            compute=limits.compute,
+            link=limits.link,
+        )
+        return max(least, played)
+
     @property
     def bytes(self) -> int:
         """On the card, all in all."""
@@ -128,8 +147,8 @@ def settle(
         offered.append(resident)
     if not offered:
         return None
-    best = _best(offered, room=room, budget=budget, mode=mode, limits=limits)
-    return _residency(best, _who_stays(best, room=room, mode=mode, limits=limits))
+    judge = _Judge(room, budget, mode, limits)
+    return judge.best(offered)
 
 
 def least_option(resident: Option, streamed: Iterable[Option], *, mode: Mode) -> Option:
@@ -140,144 +159,130 @@ def least_option(resident: Option, streamed: Iterable[Option], *, mode: Mode) ->
     return min(offered, key=lambda option: option.least)
 
 
-def spread(
-    pieces: Sequence[Piece], stays: Sequence[bool], room: int, *, at_least: int = 0
-) -> list[bool]:
-    """For each piece whether it is resident; resident bytes are at most `room`.
+@dataclass(frozen=True)
+class _Judge:
+    """Compares choices within one room."""
 
-    Streamed pieces are spread by error diffusion: what is to be copied grows evenly with compute
-    time, and a piece is streamed when half of it is owed. A contiguous tail would wait for the
-    link while the other blocks compute.
+    room: int
+    budget: int
+    mode: Mode
+    limits: Limits
 
-    Args:
-        pieces: in the order they run in.
-        stays: those that must be resident; they fit `room`.
-        room: bytes for resident pieces.
-        at_least: stream so many bytes, even where there is room for more.
-    """
-    total = sum(piece.bytes for piece in pieces)
-    free = sum(p.bytes for p, stay in zip(pieces, stays, strict=True) if not stay)
-    need = min(free, max(total - room, at_least))
-    goal, streamed, got = need, set[int](), 0
-    for _ in range(_WALKS):
-        if got >= need:
-            break
-        streamed = _walk(pieces, stays, goal)
-        got = sum(pieces[at].bytes for at in streamed)
-        goal += max(0, need - got)
-    while got < need:
-        at = _next_to_go(pieces, stays, streamed, need - got)
-        streamed.add(at)
-        got += pieces[at].bytes
-    for at in sorted(streamed, key=lambda at: (-pieces[at].bytes, at)):
-        if pieces[at].bytes <= got - need:
-            streamed.discard(at)
-            got -= pieces[at].bytes
-    return [at not in streamed for at in range(len(pieces))]
+    def best(self, offered: Sequence[Option]) -> Residency:
+        """By predicted seconds, or by bytes copied; of those as good, see `_rank`."""
+        if self.limits.hidden is None:
+            offered = self._preferred(offered)
+            scored = [(self._bound(option), option) for option in offered]
+            least = min(score for score, _ in scored)
+            chosen = min((s for s in scored if s[0] <= least * _AS_GOOD), key=self._rank)
+            return self._residency(chosen[1])
+        found: list[tuple[float, Option]] = []
+        least = float("inf")
+        bounds = self._worth_a_look(offered)
+        for bound, option in sorted(bounds, key=lambda each: (each[0], self._rank(each))):
+            if bound > least * _AS_GOOD or len(found) == _LOOKS:
+                break
+            score = bound if self._hides(bound) else self._seconds(option)
+            found.append((score, option))
+            least = min(least, score)
+        chosen = min((s for s in found if s[0] <= least * _AS_GOOD), key=self._rank)
+        return self._residency(chosen[1])
 
+    def _worth_a_look(self, offered: Sequence[Option]) -> list[tuple[float, Option]]:
+        """Each with its bound, without slots that are smaller than others and not much better."""
+        found: list[tuple[float, Option]] = []
+        least: dict[tuple[str, int], float] = {}
+        for option in sorted(offered, key=lambda option: -option.ring.slot_bytes):
+            bound = self._bound(option)
+            key = (option.ring.level, option.ring.slots)
+            if bound * _AS_GOOD < least.get(key, float("inf")) or self.mode == "low":
+                least[key] = bound
+                found.append((bound, option))
+        return found
 
-def _walk(pieces: Sequence[Piece], stays: Sequence[bool], goal: int) -> set[int]:
-    streamed = set()
-    owed = 0.0
-    for at, piece in enumerate(pieces):
-        owed += goal * piece.time
-        if not stays[at] and piece.bytes and 2 * owed >= piece.bytes:
-            streamed.add(at)
-            owed -= piece.bytes
-    return streamed
+    def _preferred(self, offered: Sequence[Option]) -> Sequence[Option]:
+        """Where times are unknown: a modest ring that copies ahead, else a modest one, else any."""
+        modest = [option for option in offered if self._modest(option)]
+        return [option for option in modest if _overlaps(option)] or modest or offered
 
+    def _modest(self, option: Option) -> bool:
+        return _QUARTER * option.ring.bytes <= self.budget
 
-def _next_to_go(
-    pieces: Sequence[Piece], stays: Sequence[bool], streamed: set[int], lacking: int
-) -> int:
-    """The smallest piece that is enough, else the largest; the first of equals."""
-    left = [at for at in range(len(pieces)) if not stays[at] and at not in streamed]
-    enough = [at for at in left if pieces[at].bytes >= lacking]
-    if enough:
-        return min(enough, key=lambda at: (pieces[at].bytes, at))
-    return min(left, key=lambda at: (-pieces[at].bytes, at))
-
-
-def _who_stays(option: Option, *, room: int, mode: Mode, limits: Limits) -> list[bool]:
-    stays = [option.stays(piece) for piece in option.pieces]
-    if mode == "none":
-        return stays
-    left = room - option.fixed
-    hidden = _hideable(option, mode, limits)
-    resident = spread(option.pieces, stays, left, at_least=hidden)
-    if not hidden:
-        return resident
-    gone = [at for at, stay in enumerate(resident) if not stay]
-    excess = sum(option.pieces[at].bytes for at in gone) - hidden
-    kept = sum(p.bytes for p, stay in zip(option.pieces, resident, strict=True) if stay)
-    for at in sorted(gone, key=lambda at: (option.pieces[at].bytes, at)):
-        if excess > 0 and kept + option.pieces[at].bytes <= left:
-            resident[at] = True
-            excess -= option.pieces[at].bytes
-            kept += option.pieces[at].bytes
-    return resident
-
-
-def _hideable(option: Option, mode: Mode, limits: Limits) -> int:
-    """Stored bytes that mode ``low`` streams at no cost in time."""
-    if mode != "low" or limits.hidden is None or not option.ring.overlaps:
-        return 0
-    return int(limits.hidden / option.ratio)
-
-
-def _best(
-    offered: Sequence[Option], *, room: int, budget: int, mode: Mode, limits: Limits
-) -> Option:
-    """By predicted seconds; of those as good, within a quarter of the budget, then the coarsest.
-
-    Then what keeps the least resident for want of a slot: forced pieces cannot be spread.
-    """
-    moved = [_predicted(option, room=room, mode=mode, limits=limits) for option in offered]
-    within = [_QUARTER * option.ring.bytes <= budget for option in offered]
-    overlaps = [option.ring.overlaps or option.ring.level == "none" for option in offered]
-    if limits.hidden is None:
-        scores = list(moved)
-        keep = next(
-            kept
-            for kept in (
-                [at for at in range(len(offered)) if within[at] and overlaps[at]],
-                [at for at in range(len(offered)) if within[at]],
-                list(range(len(offered))),
-            )
-            if kept
-        )
-    else:
-        keep = list(range(len(offered)))
-        scores = [
-            limits.seconds(bytes_, overlaps=overlap) or 0.0
-            for bytes_, overlap in zip(moved, overlaps, strict=True)
-        ]
-    least = min(scores[at] for at in keep)
-    as_good = [at for at in keep if scores[at] <= least * _AS_GOOD]
-
-    def order(at: int) -> tuple[bool, bool, int, bool, float, float, int]:
-        option = offered[at]
-        last = mode == "low" and option.ring.level == "none"
-        used = option.staying + option.free - moved[at] / option.ratio + option.fixed
+    def _rank(
+        self, scored: tuple[float, Option]
+    ) -> tuple[bool, bool, int, bool, float, float, int]:
+        """A modest ring, coarse pieces, copies ahead; few pieces that stay for want of a slot."""
+        score, option = scored
+        low = self._hides(score)
+        used = option.least + option.free - self._moved(option) / option.ratio
         return (
-            not within[at],
-            last,
+            not self._modest(option),
+            low and option.ring.level == "none",
             _COARSE[option.ring.level],
-            not overlaps[at],
-            used if mode == "low" else option.staying,
-            scores[at],
+            not _overlaps(option),
+            used if low else option.staying,
+            score,
             option.ring.bytes,
         )
 
-    return offered[min(as_good, key=order)]
+    def _hides(self, score: float) -> bool:
+        """Whether mode ``low`` has what it wants: copying costs no time, so the least may stay."""
+        return self.mode == "low" and score == self.limits.compute
+
+    def _bound(self, option: Option) -> float:
+        """Seconds that a call takes at least; bytes copied, where those are unknown."""
+        moved = self._moved(option)
+        bound = self.limits.seconds(moved, overlaps=_overlaps(option))
+        return moved if bound is None else bound
+
+    def _moved(self, option: Option) -> float:
+        """About how many bytes a call copies."""
+        needed = max(0, option.free + option.least - self.room)
+        if self.mode == "none":
+            needed = option.free
+        return max(needed, min(option.free, self._hideable(option))) * option.ratio
+
+    def _hideable(self, option: Option) -> int:
+        """Stored bytes that mode ``low`` streams at no cost in time."""
+        hidden = self.limits.hidden
+        if self.mode != "low" or hidden is None or not option.ring.overlaps:
+            return 0
+        return int(hidden / option.ratio)
+
+    def _seconds(self, option: Option) -> float:
+        return self._residency(option).seconds(self.limits) or 0.0
+
+    def _residency(self, option: Option) -> Residency:
+        return _residency(option, self._who_stays(option))
+
+    def _who_stays(self, option: Option) -> list[bool]:
+        stays = [option.stays(piece) for piece in option.pieces]
+        if self.mode == "none" or option.ring.level == "none":
+            return stays
+        left = self.room - option.fixed
+        hidden = self._hideable(option)
+        stays = spread(option.pieces, stays, left, at_least=hidden)
+        return _brought_back(option.pieces, stays, left, hidden) if hidden else stays
 
 
-def _predicted(option: Option, *, room: int, mode: Mode, limits: Limits) -> float:
-    """About how many bytes a call will copy."""
-    over = max(0, option.free + option.least - room)
-    needed = option.free if mode == "none" else over
-    hidden = min(option.free, _hideable(option, mode, limits))
-    return max(needed, hidden) * option.ratio
+def _overlaps(option: Option) -> bool:
+    return option.ring.overlaps or option.ring.level == "none"
+
+
+def _brought_back(
+    pieces: Sequence[Piece], stays: Sequence[bool], room: int, hidden: int
+) -> list[bool]:
+    """Pieces that would not be hidden stay after all, where there is room: the smallest first."""
+    after = list(stays)
+    kept = sum(piece.bytes for piece, stay in zip(pieces, stays, strict=True) if stay)
+    excess = sum(piece.bytes for piece in pieces) - kept - hidden
+    gone = [at for at, stay in enumerate(stays) if not stay]
+    for at in sorted(gone, key=lambda at: (pieces[at].bytes, at)):
+        if excess > 0 and kept + pieces[at].bytes <= room:
+            after[at] = True
+            excess -= pieces[at].bytes
+            kept += pieces[at].bytes
+    return after
 
 
 def _residency(option: Option, stays: Sequence[bool]) -> Residency:

@@ -13,8 +13,9 @@ from tightfit.plan.pieces import Convert
 from tightfit.plan.residency import Limits, Mode, Residency, least_option, settle
 from tightfit.plan.ring import Option, resident_option, streamed_options
 from tightfit.plan.supply import Supply
+from tightfit.units import MIB
 
-_TRIES = 4
+_TRIES = 6
 
 
 @dataclass(frozen=True)
@@ -153,17 +154,18 @@ def plan_stage(
     )
     if residency is None or not residency.streamed or mode == "none":
         return plan
-    return replace(
-        plan,
-        keeps_all=max(0, chosen.whole - room),
-        hides_copies=_hiding(outline, supply, plan, mode),
-    )
+    plan = replace(plan, keeps_all=_keeping(needs, chosen, room))
+    return replace(plan, hides_copies=_hiding(outline, supply, plan, mode))
 
 
 def working_bytes(demand: Demand, way: Way) -> int:
     """What is taken beside weights, ring and conversion, as far as it is known."""
     figures = (way.activations, way.workspace, way.slack, demand.scratch)
     return demand.inputs + sum(figure.known for figure in figures)
+
+
+def _first_way(needs: Sequence[WayNeed], room: int) -> Way | None:
+    return next((need.way for need in needs if need.least <= room), None)
 
 
 def limits_of(demand: Demand, supply: Supply) -> Limits:
@@ -203,6 +205,21 @@ def _ledger(
     return Ledger(lines, supply.budget, supply.total)
 
 
+def _keeping(needs: Sequence[WayNeed], chosen: WayNeed, room: int) -> int:
+    """Bytes more with which all weights stay.
+
+    A way further up the ladder may begin to fit before that, with weights streamed; then it is the
+    one whose weights have to stay.
+    """
+    upto = needs[: needs.index(chosen) + 1]
+    sizes = [
+        need.whole
+        for at, need in enumerate(upto)
+        if all(earlier.least > need.whole for earlier in upto[:at])
+    ]
+    return min(sizes) - room
+
+
 def _hiding(outline: Outline, supply: Supply, plan: StagePlan, mode: Mode) -> int | None:
     """Bytes more from which on copies are hidden: worked out, then tried."""
     limits = limits_of(outline.demand, supply)
@@ -210,20 +227,21 @@ def _hiding(outline: Outline, supply: Supply, plan: StagePlan, mode: Mode) -> in
     if limits.hidden is None or residency is None:
         return None
     room = plan.room - working_bytes(plan.demand, plan.way)
-    largest = max(piece.bytes for piece in residency.streamed)
-    more = max(0, int(residency.moved_bytes - limits.hidden))
-    if not residency.ring.overlaps:
-        more = 0
-    elif not more:
+    excess = residency.moved_bytes - limits.hidden
+    if excess <= 0 and residency.ring.overlaps:
         return None
+    more = 0
     for _ in range(_TRIES):
-        if more >= plan.keeps_all:
+        more += max(MIB, int(excess))
+        if more >= plan.keeps_all or plan.way != _first_way(plan.ways, plan.room + more):
             return None
         wider = replace(supply, budget=supply.budget + more, total=supply.total + more)
         then = _settled(outline, wider, room + more, mode)
-        if then and then.ring.overlaps and then.moved_bytes <= limits.hidden:
+        if then is None:
+            return None
+        excess = then.moved_bytes - limits.hidden
+        if excess <= 0 and (then.ring.overlaps or not then.streamed):
             return more
-        more += largest
     return None
 
 
