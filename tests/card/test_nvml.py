@@ -41,7 +41,7 @@ def test_used_and_free_are_the_total() -> None:
 
 def test_a_process_that_computes_and_draws_counts_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its size is the one that is known; its name is asked of the system."""
-    monkeypatch.setattr(nvml, "pids_are_ours", lambda: True)
+    monkeypatch.setattr(nvml, "_counts_for_the_machine", lambda: True)
     gone = 2**22 + 1
     stub = StubDevice(compute=[(os.getpid(), 300 * MIB), (gone, None)], graphics=[(gone, None)])
     stub.graphics.append((os.getpid(), None))
@@ -56,9 +56,12 @@ def test_in_a_container_numbers_of_processes_are_not_taken_for_its_own(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The driver counts as the machine does: our process of that number is another one."""
-    monkeypatch.setattr(nvml, "pids_are_ours", lambda: False)
-    (device,) = devices(StubNvml(StubDevice(compute=[(os.getpid(), MIB)])))
+    monkeypatch.setattr(nvml, "_counts_for_the_machine", lambda: False)
+    parent = os.getppid()
+    (device,) = devices(StubNvml(StubDevice(compute=[(parent, MIB)])))
     assert device.processes[0].name is None
+    (device,) = devices(StubNvml(StubDevice(compute=[(parent, MIB), (os.getpid(), MIB)])))
+    assert device.processes[1].name  # we are in the list, so it is in our count
 
 
 @pytest.mark.parametrize("call", CALLS)

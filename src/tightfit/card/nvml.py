@@ -6,7 +6,8 @@ together by UUID and bus id, and say None rather than guess.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import os
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -192,7 +193,7 @@ def _processes(nvml: Any, handle: Any) -> tuple[Process, ...]:
             size = entry.usedGpuMemory
             if size is not None or entry.pid not in used:
                 used[entry.pid] = None if size is None else int(size)
-    named = pids_are_ours()
+    named = pids_are_ours(used)
     return tuple(Process(pid, size, _name(pid) if named else None) for pid, size in used.items())
 
 
@@ -203,8 +204,16 @@ def _name(pid: int) -> str | None:
         return None
 
 
-def pids_are_ours() -> bool:
-    """Whether this process counts processes as the driver does; a container has its own count."""
+def pids_are_ours(listed: Collection[int]) -> bool:
+    """Whether the driver counts processes as this one does, of which it listed those numbers.
+
+    A container has its own count, and most drivers go on with the machine's; a list that has this
+    process in it is in our count.
+    """
+    return os.getpid() in listed or _counts_for_the_machine()
+
+
+def _counts_for_the_machine() -> bool:
     try:
         return Path("/proc/self/ns/pid").stat().st_ino == _FIRST_PID_NAMESPACE
     except OSError:

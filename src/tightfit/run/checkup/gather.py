@@ -130,7 +130,7 @@ def _cards(
 
 
 def _device(device: nvml.Device, cards: Sequence[CardCheck]) -> DeviceCheck:
-    ours = nvml.pids_are_ours()
+    ours = nvml.pids_are_ours([process.pid for process in device.processes])
     known = None if device.name is None else match_device_name(device.name, device.total)
     return DeviceCheck(
         index=device.index,
