@@ -23,10 +23,10 @@ import transformers
 
 from tightfit.adapters.architectures import ARCHITECTURES
 from tightfit.adapters.calls import call_of
-from tightfit.adapters.encoders import ENCODERS
 from tightfit.adapters.parts import DENOISE, Part, find_parts, outline_part, stages_of
 from tightfit.adapters.pipelines import PIPELINES
-from tightfit.adapters.sizes import cast_sizes, grid_of, vae_traits
+from tightfit.adapters.row_names import row_name
+from tightfit.adapters.sizes import cast_sizes, grid_of, usual_size, vae_traits
 from tightfit.plan.size import Size
 from tightfit.plan.slack import replay
 from tightfit.weigh.dry import DryRun, dry_run
@@ -47,24 +47,13 @@ def rows() -> Iterator[tuple[str, Part]]:
         if pipeline.endswith("-mini"):
             continue
         for part in find_parts(f"random:{pipeline}"):
-            name = _name(part)
+            name = row_name(part)
             if name is not None and name not in seen:
                 seen.add(name)
                 yield name, part
     for vae in ARCHITECTURES:
         if vae not in seen:
             yield vae, find_parts(f"random:{vae}")[0]
-
-
-def _name(part: Part) -> str | None:
-    if part.stage == DENOISE:
-        return f"{part.pipeline}/{part.name}"
-    known = ARCHITECTURES if part.stage == "decode" else ENCODERS
-    for name, architecture in known.items():
-        same = architecture.class_name == part.class_name
-        if same and dict(architecture.arguments) == dict(part.config):
-            return name
-    return None
 
 
 def measure(part: Part, stage: str, dtype: torch.dtype) -> dict[str, Any]:
@@ -170,7 +159,8 @@ def main() -> None:
         if asked and name not in asked:
             continue
         start = time.perf_counter()
-        row: dict[str, Any] = {}
+        usual = usual_size(part)
+        row: dict[str, Any] = {"usual": [usual.width, usual.height, usual.frames]}
         for stage in stages_of(part):
             dtypes = [torch.bfloat16]
             if part.stage == "decode":

@@ -41,7 +41,7 @@ class BudgetWish:
         """
         if isinstance(vram, int) and vram <= 0:
             raise UsageError(f"--vram `{vram}` is not above zero.")
-        share = Share(str(vram), size=vram) if isinstance(vram, int) else None
+        share = Share(f"{vram}B", size=vram) if isinstance(vram, int) else None
         if isinstance(vram, str):
             share = parse_share(vram)
         kept = parse_reserve(reserve) if isinstance(reserve, str) else reserve or 0

@@ -26,7 +26,6 @@ class Needs:
         dry: new tensors alone.
         allocated: with the scratch of convolutions.
         reserved: by allocator, what it takes where nothing bounds it.
-        least: by allocator, the least limit that it gets by with.
         flops: of one call, as factors of 1, x and x²; x is pixels × latent frames.
         temporal: frames per latent frame.
     """
@@ -34,7 +33,6 @@ class Needs:
     dry: tuple[Line, ...]
     allocated: tuple[Line, ...]
     reserved: Mapping[str, tuple[Line, ...]]
-    least: Mapping[str, tuple[Line, ...]]
     flops: tuple[float, float, float]
     temporal: int = 1
 
@@ -64,6 +62,12 @@ def known_names() -> tuple[str, ...]:
     return tuple(sorted(_rows()))
 
 
+def usual_of(name: str) -> tuple[int, int, int] | None:
+    """Width, height and frames that architecture `name` is usually asked for."""
+    usual = _rows().get(name, {}).get("usual")
+    return None if usual is None else (usual[0], usual[1], usual[2])
+
+
 @cache
 def _rows() -> dict[str, Any]:
     text = (resources.files("tightfit.weigh") / _FILE).read_text(encoding="utf-8")
@@ -77,7 +81,6 @@ def _needs(row: Mapping[str, Any]) -> Needs:
         dry=_lines(row["dry"]),
         allocated=_lines(row["allocated"]),
         reserved={kind: _lines(value) for kind, value in row["reserved"].items()},
-        least={kind: _lines(value) for kind, value in row["least"].items()},
         flops=(fixed, slope, square),
         temporal=row["temporal"],
     )

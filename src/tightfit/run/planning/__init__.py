@@ -1,0 +1,1 @@
+"""Carries what was weighed, and what a card has, to the arithmetic of `plan`. No torch."""
