@@ -1,6 +1,9 @@
 """SPEAK THEIR WORDS: diffusers is imported here and nowhere else, and only when it is needed."""
 
+from tightfit.adapters.calls import call_of, passes_of
 from tightfit.adapters.diffusers_vae import adapt
+from tightfit.adapters.parts import Part, find_parts, load_part, outline_part, stages_of
+from tightfit.adapters.sizes import cast_sizes, padding, seq_lengths, usual_size
 from tightfit.adapters.specs import (
     Source,
     fetch_vae,
@@ -12,12 +15,23 @@ from tightfit.adapters.specs import (
 )
 
 __all__ = [
+    "Part",
     "Source",
     "adapt",
+    "call_of",
+    "cast_sizes",
     "fetch_vae",
+    "find_parts",
     "find_vae",
+    "load_part",
     "load_vae",
+    "outline_part",
     "outline_vae",
+    "padding",
     "parse_dtype",
+    "passes_of",
+    "seq_lengths",
+    "stages_of",
     "stored_dtype",
+    "usual_size",
 ]

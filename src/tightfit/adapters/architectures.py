@@ -1,7 +1,7 @@
-"""The VAEs we know by name: class, constructor arguments, true size.
+"""What can be built without a file, and the VAEs we know by name: class, arguments, true size.
 
-Origin: class defaults of diffusers 0.42 and the public model configurations, confirmed by their
-parameter counts.
+Origin: class defaults of diffusers 0.42, its conversion scripts and the public model
+configurations, confirmed by their parameter counts.
 """
 
 from __future__ import annotations
@@ -31,16 +31,26 @@ _FLUX: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class Architecture:
-    """A VAE that can be built without a file.
+    """A network that can be built without a file.
 
     Attributes:
-        class_name: of diffusers.
-        arguments: of its constructor.
+        class_name: of `library`.
+        arguments: of its constructor (diffusers) or of its configuration (transformers).
+        library: ``diffusers`` or ``transformers``.
     """
 
     class_name: str
     arguments: dict[str, Any] = field(default_factory=dict)
+    library: str = "diffusers"
 
+
+_SDXL: dict[str, Any] = {
+    **_FOUR_STAGES,
+    "latent_channels": 4,
+    "scaling_factor": 0.13025,
+    "force_upcast": True,
+}
+_MINI: dict[str, Any] = {"block_out_channels": (16, 32, 64, 64), "norm_num_groups": 16}
 
 ARCHITECTURES = {
     "wan2.1-vae": Architecture("AutoencoderKLWan"),
@@ -62,18 +72,44 @@ ARCHITECTURES = {
     ),
     "flux-vae": Architecture("AutoencoderKL", _FLUX),
     "flux.2-vae": Architecture("AutoencoderKLFlux2"),
-    "sdxl-vae": Architecture(
-        "AutoencoderKL",
-        {**_FOUR_STAGES, "latent_channels": 4, "scaling_factor": 0.13025, "force_upcast": True},
-    ),
+    "sdxl-vae": Architecture("AutoencoderKL", _SDXL),
     "qwen-image-vae": Architecture("AutoencoderKLQwenImage"),
     "hunyuan-video-vae": Architecture("AutoencoderKLHunyuanVideo"),
     "ltx-video-vae": Architecture("AutoencoderKLLTXVideo"),
     "wan2.1-vae-mini": Architecture("AutoencoderKLWan", {"base_dim": 8}),
-    "flux-vae-mini": Architecture(
-        "AutoencoderKL", {**_FLUX, "block_out_channels": (16, 32, 64, 64), "norm_num_groups": 16}
-    ),
+    "flux-vae-mini": Architecture("AutoencoderKL", {**_FLUX, **_MINI}),
+    "flux.2-vae-mini": Architecture("AutoencoderKLFlux2", _MINI),
+    "sdxl-vae-mini": Architecture("AutoencoderKL", {**_SDXL, **_MINI}),
+    "qwen-image-vae-mini": Architecture("AutoencoderKLQwenImage", {"base_dim": 8}),
 }
+
+# Of one pipeline each, and told from their next of kin by no weight: parts, but no names of VAEs.
+SD15_VAE = Architecture(
+    "AutoencoderKL",
+    {**_FOUR_STAGES, "latent_channels": 4, "sample_size": 512, "scaling_factor": 0.18215},
+)
+SD35_VAE = Architecture(
+    "AutoencoderKL", {**_FLUX, "scaling_factor": 1.5305, "shift_factor": 0.0609}
+)
+LTX_13B_VAE = Architecture(
+    "AutoencoderKLLTXVideo",
+    {
+        "block_out_channels": (128, 256, 512, 1024, 2048),
+        "down_block_types": ("LTXVideo095DownBlock3D",) * 4,
+        "decoder_block_out_channels": (256, 512, 1024),
+        "layers_per_block": (4, 6, 6, 2, 2),
+        "decoder_layers_per_block": (5, 5, 5, 5),
+        "spatio_temporal_scaling": (True,) * 4,
+        "decoder_spatio_temporal_scaling": (True,) * 3,
+        "decoder_inject_noise": (False,) * 4,
+        "downsample_type": ("spatial", "temporal", "spatiotemporal", "spatiotemporal"),
+        "upsample_residual": (True,) * 3,
+        "upsample_factor": (2, 2, 2),
+        "timestep_conditioning": True,
+        "spatial_compression_ratio": 32,
+        "temporal_compression_ratio": 8,
+    },
+)
 
 
 def architecture(name: str) -> Architecture:

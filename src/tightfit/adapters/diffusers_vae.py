@@ -25,7 +25,9 @@ def adapt(module: nn.Module, *, random: bool = False) -> Vae:
     the VAE's raw space.
     """
     vae: Any = module
-    traits = traits_of(type(module).__name__, getattr(module, "config", {}))
+    config = getattr(module, "config", {})
+    traits = traits_of(type(module).__name__, config)
+    conditioned = config.get("timestep_conditioning", False)
 
     def encode(samples: torch.Tensor) -> torch.Tensor:
         with _whole(module):
@@ -38,8 +40,9 @@ def adapt(module: nn.Module, *, random: bool = False) -> Vae:
         return torch.cat([posterior.mean, posterior.logvar], dim=1)
 
     def decode(latent: torch.Tensor) -> torch.Tensor:
+        told = (latent.new_zeros(len(latent)),) if conditioned else ()  # as LTX's pipeline does
         with _whole(module):
-            samples: torch.Tensor = vae.decode(latent, return_dict=False)[0]
+            samples: torch.Tensor = vae.decode(latent, *told, return_dict=False)[0]
         return samples
 
     return Vae(

@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import json
-import logging
 import re
 import tempfile
-import threading
-import warnings
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from importlib import resources
 from pathlib import Path
@@ -19,15 +15,13 @@ import torch
 from torch import nn
 
 from tightfit.adapters.architectures import ARCHITECTURES, architecture
+from tightfit.adapters.libraries import LOADING, class_named, quiet, said_by_us
 from tightfit.adapters.traits import SUPPORTED, traits_of
-from tightfit.errors import InputError, TightfitError, UsageError
+from tightfit.errors import InputError, UsageError
 from tightfit.run.vae import Traits, Vae
 
 _HUB = re.compile(r"[\w.-]+/[\w.-]+")
 _SEED = 0
-_LOADING = threading.RLock()
-"""Imports, random weights and muted loggers are the process's: one VAE is loaded at a time."""
-_CHATTY = ("diffusers", "huggingface_hub")
 _LDM_MARKS = {
     "AutoencoderKLWan": ("decoder.middle.0.residual.0.gamma",),
     "AutoencoderKL": (
@@ -100,7 +94,7 @@ def fetch_vae(source: Source) -> Source:
     from huggingface_hub import snapshot_download
 
     inside = f"{source.subfolder}/" if source.subfolder else ""
-    with _said_by_us(source.spec):
+    with said_by_us(f"VAE `{source.spec}`"):
         folder = snapshot_download(
             source.spec, allow_patterns=[f"{inside}*.json", f"{inside}*.safetensors"]
         )
@@ -115,7 +109,7 @@ def load_vae(source: Source, *, dtype: torch.dtype | None = None) -> Vae:
     from tightfit.adapters.diffusers_vae import adapt
 
     source = fetch_vae(source)
-    with _said_by_us(source.spec):
+    with said_by_us(f"VAE `{source.spec}`"):
         module = _module(source, dtype)
     module.eval().requires_grad_(False)
     return adapt(module, random=source.random)
@@ -129,7 +123,7 @@ def outline_vae(source: Source, *, dtype: torch.dtype | None = None) -> Vae | No
     from tightfit.adapters.diffusers_vae import adapt
 
     cls = _class(source.class_name)
-    with _said_by_us(source.spec), torch.device("meta"):
+    with said_by_us(f"VAE `{source.spec}`"), torch.device("meta"):
         if source.arguments is not None:
             module: nn.Module = cls(**source.arguments)
         elif source.path is not None:
@@ -148,7 +142,7 @@ def stored_dtype(source: Source) -> torch.dtype:
     files = [source.path] if source.path.is_file() else _weight_files(source.path)
     if not files:
         return torch.float32
-    with _said_by_us(source.spec), safe_open(files[0], framework="pt") as file:
+    with said_by_us(f"VAE `{source.spec}`"), safe_open(files[0], framework="pt") as file:
         for key in file.keys():  # noqa: SIM118 (it is no dict)
             dtype: torch.dtype = file.get_slice(key)[:0].dtype
             if dtype.is_floating_point:
@@ -178,7 +172,7 @@ def _module(source: Source, dtype: torch.dtype | None) -> nn.Module:
     cls = _class(source.class_name)
     if source.random:
         assert source.arguments is not None
-        with _LOADING, torch.random.fork_rng(devices=[]):
+        with LOADING, torch.random.fork_rng(devices=[]):
             torch.manual_seed(_SEED)
             module: nn.Module = cls(**source.arguments)
         return _cast(module, dtype)
@@ -186,38 +180,6 @@ def _module(source: Source, dtype: torch.dtype | None) -> nn.Module:
     if source.path.is_dir():
         return _loaded(cls.from_pretrained(source.path, torch_dtype=dtype, local_files_only=True))
     return _from_file(cls, source, dtype)
-
-
-@contextmanager
-def _said_by_us(spec: str) -> Iterator[None]:
-    """What the loaders of three libraries raise becomes `InputError`, what they log is dropped."""
-    try:
-        with _quiet():
-            yield
-    except TightfitError:
-        raise
-    except Exception as error:
-        reason = str(error).strip().splitlines()
-        raise InputError(
-            f"VAE `{spec}` cannot be loaded: {type(error).__name__}"
-            f"{': ' + reason[0][:200].rstrip('.') if reason else ''}."
-        ) from None
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """While inside, the libraries that load and fetch neither log nor warn: we report."""
-    loggers = [logging.getLogger(name) for name in _CHATTY]
-    with _LOADING, warnings.catch_warnings():
-        levels = [logger.level for logger in loggers]
-        warnings.simplefilter("ignore")
-        for logger in loggers:
-            logger.setLevel(logging.CRITICAL)
-        try:
-            yield
-        finally:
-            for logger, level in zip(loggers, levels, strict=True):
-                logger.setLevel(level)
 
 
 def _cast(module: nn.Module, dtype: torch.dtype | None) -> nn.Module:
@@ -296,7 +258,7 @@ def _hub(spec: str) -> Source:
     cls = _class("AutoencoderKL")
     for subfolder in (None, "vae"):
         try:
-            with _quiet():
+            with quiet():
                 config = cls.load_config(spec, subfolder=subfolder)
         except (OSError, ValueError):
             continue
@@ -338,12 +300,7 @@ def _defaults(class_name: str) -> dict[str, Any]:
 
 
 def _class(name: str) -> Any:
-    # diffusers puts another module in its own place while it is imported, and a thread that waits
-    # for that import is given the first one, which is empty.
-    with _LOADING:
-        import diffusers
-
-        return getattr(diffusers, name)
+    return class_named("diffusers", name)
 
 
 def _header(path: Path) -> dict[str, tuple[int, ...]]:
