@@ -157,10 +157,12 @@ def test_parts_come_in_the_order_of_their_stages(name: str) -> None:
     assert stages_of(parts[0]) == ("encode text",)
 
 
-def test_a_vae_alone_is_a_part() -> None:
-    """``random:VAE`` is the network of the pipeline that has it; ``mini:VAE`` has weights."""
-    alone, whole = part_of("flux-vae"), part_of("flux.1-dev/vae")
-    assert (alone.class_name, alone.config) == (whole.class_name, whole.config)
+def test_a_vae_or_an_encoder_alone_is_a_part() -> None:
+    """By its own name it is the network of the pipeline that has it; ``mini:VAE`` has weights."""
+    for name, of in (("flux-vae", "flux.1-dev/vae"), ("t5-xxl", "flux.1-dev/text_encoder_2")):
+        alone, whole = part_of(name), part_of(of)
+        assert (alone.class_name, alone.config) == (whole.class_name, whole.config)
+        assert stages_of(alone) == stages_of(whole)
     (mini,) = find_parts("mini:wan2.1-vae")
     assert mini.stage == "decode"
     assert mini.path is not None

@@ -16,6 +16,7 @@ import torch
 from torch import nn
 
 from tightfit.adapters.architectures import ARCHITECTURES, Architecture
+from tightfit.adapters.encoders import ENCODERS
 from tightfit.adapters.libraries import LOADING, class_named, said_by_us
 from tightfit.adapters.pipelines import PIPELINES
 from tightfit.adapters.specs import find_vae
@@ -69,9 +70,9 @@ class Part:
 def find_parts(spec: str) -> tuple[Part, ...]:
     """The parts that `spec` names, in the order of their stages; no weight is read.
 
-    `spec` is ``random:`` and a pipeline, one part of it or a VAE; ``mini:NAME``; the folder of a
-    pipeline (``model_index.json``) or of a part of one (``config.json``). Components without
-    weights are left out, and so are those of other libraries.
+    `spec` is ``random:`` and a pipeline, one part of it, a VAE or an encoder by its own name
+    (``t5-xxl``); ``mini:NAME``; the folder of a pipeline (``model_index.json``) or of a part of one
+    (``config.json``). Components without weights are left out, and so are those of other libraries.
 
     Raises `UsageError` for a name that is unknown, with those near it, and `InputError` for a
     folder that is none of these.
@@ -158,11 +159,12 @@ def _defaults(library: str, class_name: str) -> Mapping[str, Any]:
 
 def _named(name: str) -> tuple[Part, ...]:
     whole, _, wanted = name.partition("/")
-    if name in ARCHITECTURES:
-        vae = ARCHITECTURES[name]
-        return (_random(f"random:{name}", name, "vae", vae, None),)
+    alone = ARCHITECTURES.get(name) or ENCODERS.get(name)
+    if alone is not None:
+        slot = "vae" if name in ARCHITECTURES else "text_encoder"
+        return (_random(f"random:{name}", name, slot, alone, None),)
     if whole not in PIPELINES:
-        known = (*PIPELINES, *ARCHITECTURES)
+        known = (*PIPELINES, *ARCHITECTURES, *ENCODERS)
         near = get_close_matches(whole, known, n=4, cutoff=0.5)
         listed = ", ".join(near or PIPELINES)
         raise UsageError(f"Model `random:{name}` is unknown: {_one_of(near)} {listed}.")
