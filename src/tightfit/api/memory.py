@@ -25,6 +25,7 @@ class Memory:
         wish: about tiles.
         estimate: whether the planner is asked before each rung.
         allow_cpu: whether the host may do what the card cannot.
+        mode: where weights live; those of a VAE stay on the card in every mode but ``none``.
     """
 
     card: Card
@@ -33,6 +34,7 @@ class Memory:
     wish: TileWish
     estimate: bool = True
     allow_cpu: bool = False
+    mode: str = "auto"
 
 
 def open_memory(
@@ -64,7 +66,7 @@ def open_memory(
     _check_allocator(opened, allocator)
     total = opened.read().total
     amount = asked.on(opened.name, total)
-    return Memory(opened, amount.budget, amount.reserve, wish, estimate, allow_cpu)
+    return Memory(opened, amount.budget, amount.reserve, wish, estimate, allow_cpu, mode)
 
 
 def choose_dtype(

@@ -208,6 +208,7 @@ class Work:
                 "kind": card.kind,
                 "allocator": card.allocator,
                 "total_bytes": card.read().total,
+                "vram_mode": self.memory.mode,
             },
             "budget_bytes": self.memory.budget,
             "seconds": round(time.perf_counter() - self.started, 3),

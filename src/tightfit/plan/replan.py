@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from tightfit.allocators import LARGE_SEGMENT, SMALL_LIMIT
 from tightfit.plan.pieces import Piece
 from tightfit.plan.residency import Residency, settle
 from tightfit.plan.ring import NO_RING, Option, Ring, slotted
@@ -28,6 +29,13 @@ class Drift:
     reserved: int
     grain: int | None = None
     growth: int = 0
+
+    @classmethod
+    def at_first(cls, allocator: str, *, allocated: int = 0, reserved: int = 0) -> Drift:
+        """Before anything was seen. Where it keeps segments of several sizes, as ``native`` does,
+        the dearest may be met last: a small request that takes a large segment for itself."""
+        growth = LARGE_SEGMENT - SMALL_LIMIT if allocator == "native" else 0
+        return cls(allocated, reserved, growth=growth)
 
     @property
     def gap(self) -> int:
@@ -80,6 +88,11 @@ def replan(
     total = sum(piece.bytes for piece in pieces)
     whole = Option(ring, pieces, -1, total, 0, 0, 0, False)
     offered = list(slotted(pieces, "block", slots=slots))
+    # Whatever drifts later, what is still waiting must be able to pass through the ring: one for
+    # the smaller pieces alone is taken only where no other fits.
+    every = [option for option in offered if option.everything]
+    if every and min(option.least for option in every) <= drift.most_within(room):
+        offered = every
     there = 0
     if ring.slots:
         there = ring.bytes

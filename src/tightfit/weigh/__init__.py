@@ -1,5 +1,6 @@
 """WHAT DOES IT WEIGH? Headers alone, the tensors of a module, and what a call on it will need."""
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -10,13 +11,8 @@ __all__ = ["DEPTH", "Held", "Kind", "dry_peak", "identity", "walk", "weight_byte
 
 
 def __getattr__(name: str) -> Any:
-    """Names come when they are used: a header is read without torch."""
-    if name == "dry_peak":
-        from tightfit.weigh.dry import dry_peak
-
-        return dry_peak
+    """What needs torch comes when it is used: a header is read without."""
     if name in __all__:
-        from tightfit.weigh import tensors
-
-        return getattr(tensors, name)
+        home = "dry" if name == "dry_peak" else "tensors"
+        return getattr(import_module(f"tightfit.weigh.{home}"), name)
     raise AttributeError(f"module `tightfit.weigh` has no attribute `{name}`")
