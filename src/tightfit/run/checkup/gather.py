@@ -14,6 +14,7 @@ from tightfit.card import nvml
 from tightfit.card.bandwidth import disk_rate, host_copy_rate
 from tightfit.card.host_memory import HostMemory, read_host_memory
 from tightfit.card.known import match_device_name
+from tightfit.card.machine import Machine, MeasuredCard
 from tightfit.run.checkup.cache import look_at_cache
 from tightfit.run.checkup.remedies import remedies
 from tightfit.run.checkup.values import (
@@ -82,8 +83,23 @@ def check_up(card: str | None = None, *, tell: Callable[[str], None] | None = No
         cache=look_at_cache(settings.cache_dir),
         libraries={name: _version(name) for name in LIBRARIES},
     )
+    _measured(found).keep(settings.cache_dir)
     hidden = nvml.visible(before.devices, settings.visible_devices, order=settings.device_order)
     return replace(found, advice=remedies(found, all_hidden=hidden == ()))
+
+
+def _measured(found: Checkup) -> Machine:
+    """What a plan can use later, without looking again."""
+    cards = {}
+    for card in found.cards:
+        device = found.device_of(card)
+        if device is not None and device.uuid is not None:
+            cards[device.uuid] = MeasuredCard(
+                card.link.pinned_bytes_per_s,
+                card.link.pageable_bytes_per_s,
+                card.context_bytes or None,
+            )
+    return Machine(cards, found.disk.bytes_per_s)
 
 
 def _look_at_torch() -> TorchCheck:
