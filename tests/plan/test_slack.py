@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tightfit.allocators import KINDS
-from tightfit.plan.slack import replay
+from tightfit.plan.slack import least_reserved, replay
 from tightfit.units import MIB
 
 
@@ -44,6 +44,19 @@ def test_what_it_reserved_is_enough_of_a_limit(moves: list[tuple[int, int]], kin
     free = replay(moves, kind)
     assert replay(moves, kind, limit=free.reserved) == free
     assert not replay(moves, kind, limit=free.allocated - 1).holds
+
+
+@given(_runs(), st.sampled_from(KINDS))
+def test_the_least_that_holds_lies_between_allocated_and_reserved(
+    moves: list[tuple[int, int]], kind: str
+) -> None:
+    """It holds, and the free replay reserves at least as much."""
+    free = replay(moves, kind)
+    least = least_reserved(moves, kind)
+    assert free.allocated <= least <= free.reserved
+    under = replay(moves, kind, limit=least)
+    assert under.holds
+    assert under.reserved <= least
 
 
 def test_a_limit_below_what_lives_at_once_does_not_hold() -> None:
