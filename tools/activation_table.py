@@ -5,7 +5,8 @@
 
 Every row is a stage of an architecture: bytes of new tensors (`dry`), the same with the measured
 scratch of CUDA's convolutions (`allocated`), what each allocator reserves for that (`reserved`),
-and floating-point operations, as lines over pixels and frames. Nothing here is measured on a card.
+the least limit that it gets by with (`least`), and floating-point operations, as lines over pixels
+and frames. Nothing here is measured on a card.
 """
 
 from __future__ import annotations
@@ -28,13 +29,13 @@ from tightfit.adapters.pipelines import PIPELINES
 from tightfit.adapters.row_names import row_name
 from tightfit.adapters.sizes import cast_sizes, grid_of, usual_size, vae_traits
 from tightfit.plan.size import Size
-from tightfit.plan.slack import replay
+from tightfit.plan.slack import least_reserved, replay
 from tightfit.weigh.dry import DryRun, dry_run
-from tightfit.weigh.lines import Line, Point, fit
+from tightfit.weigh.lines import Line, Point, fit, nearest
 from tightfit.weigh.workspace import CUDA, peak_of, sequence
 
 TABLE = Path(__file__).parent.parent / "src/tightfit/weigh/activations.json"
-ALLOCATORS = ("native", "async", "expandable")
+KINDS = ("native", "async", "expandable")
 PICTURES = (256, 512, 1024, 1536, 2048)
 CLIPS = ((256, 256), (512, 512), (832, 480))
 FRAMES = (9, 17, 49, 81)
@@ -52,7 +53,7 @@ def rows() -> Iterator[tuple[str, Part]]:
                 seen.add(name)
                 yield name, part
     for vae in ARCHITECTURES:
-        if vae not in seen:
+        if vae not in seen and not vae.endswith("-mini"):
             yield vae, find_parts(f"random:{vae}")[0]
 
 
@@ -60,23 +61,21 @@ def measure(part: Part, stage: str, dtype: torch.dtype) -> dict[str, Any]:
     """The row of one stage."""
     module = outline_part(part, dtype=dtype)
     temporal = _temporal(part)
-    runs: dict[tuple[int, int, int], DryRun] = {}
+    runs: dict[tuple[int, int], DryRun] = {}
     for size in _sizes(part, temporal):
         cast = cast_sizes(part, size)
-        key = (cast.area, cast.frames, _latent_pixels(cast, temporal))
-        if key not in runs:
-            runs[key] = dry_run(call_of(part, module, stage, cast, dtype=dtype))
+        if (cast.area, cast.frames) not in runs:
+            call = call_of(part, module, stage, cast, dtype=dtype)
+            runs[cast.area, cast.frames] = dry_run(call)
     moves = {key: sequence(run, CUDA) for key, run in runs.items()}
-    kinds = {
-        kind: {key: replay(move, kind).reserved for key, move in moves.items()}
-        for kind in ALLOCATORS
-    }
+    reserved = {k: {key: replay(move, k).reserved for key, move in moves.items()} for k in KINDS}
+    least = {k: {key: least_reserved(move, k) for key, move in moves.items()} for k in KINDS}
     return {
         "dry": _lines({key: run.peak for key, run in runs.items()}),
         "allocated": _lines({key: peak_of(move) for key, move in moves.items()}),
-        "reserved": {kind: _lines(peaks) for kind, peaks in kinds.items()},
-        "flops": _square({key[2]: run.flops for key, run in runs.items()}),
-        "temporal": temporal,
+        "reserved": {kind: _lines(peaks) for kind, peaks in reserved.items()},
+        "least": {kind: _lines(peaks) for kind, peaks in least.items()},
+        "flops": _flops({key: run.flops for key, run in runs.items()}),
     }
 
 
@@ -102,13 +101,9 @@ def _temporal(part: Part) -> int:
     return 1
 
 
-def _latent_pixels(size: Size, temporal: int) -> int:
-    return size.area * ((size.frames - 1) // temporal + 1)
-
-
-def _lines(peaks: dict[tuple[int, int, int], int]) -> list[list[float]]:
+def _lines(peaks: dict[tuple[int, int], int]) -> list[list[float]]:
     """One line for pictures; a second one where clips need more than it says."""
-    points = [Point(area, frames, size) for (area, frames, _), size in peaks.items()]
+    points = [Point(area, frames, size) for (area, frames), size in peaks.items()]
     still = [point for point in points if point.frames == 1]
     moving = [point for point in points if point.frames > 1]
     lines = [fit(still)] if still else []
@@ -126,18 +121,10 @@ def _numbers(line: Line) -> list[float]:
     ]
 
 
-def _square(flops: dict[int, int]) -> list[float]:
-    """c0 + c1 x + c2 x² through the smallest, a middle and the largest size."""
-    sizes = sorted(flops)
-    if len(sizes) < 3:
-        return [float(max(flops.values())), 0.0, 0.0]
-    x0, x1, x2 = sizes[0], sizes[len(sizes) // 2], sizes[-1]
-    y0, y1, y2 = flops[x0], flops[x1], flops[x2]
-    first = (y1 - y0) / (x1 - x0)
-    second = ((y2 - y1) / (x2 - x1) - first) / (x2 - x0)
-    slope = first - second * (x0 + x1)
-    fixed = y0 - slope * x0 - second * x0 * x0
-    return [float(f"{max(0.0, value):.6g}") for value in (fixed, slope, second)]
+def _flops(flops: dict[tuple[int, int], int]) -> list[float]:
+    """Factors of 1, pixels, pixels × frames, and the square of that, which attention takes."""
+    rows = [(1.0, a, a * f, float(a * f) ** 2) for a, f in flops]
+    return [float(f"{factor:.6g}") for factor in nearest(rows, list(flops.values()))]
 
 
 def _text(table: dict[str, Any]) -> str:

@@ -89,6 +89,7 @@ class Question:
                     "dry_bytes": needs.dry,
                     "allocated_bytes": needs.allocated,
                     "reserved_if_unbounded_bytes": needs.reserved,
+                    "peak_operator": needs.at,
                     "source": needs.source,
                 }
                 for model, needs in zip(self.models, working, strict=True)

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 
 import torch
 
+from tightfit.allocators import ASYNC_GRAIN
+
 Observer = Callable[[int, int], None]
 """Called with (allocated bytes, reserved bytes) whenever they are seen to change."""
 
@@ -98,6 +100,11 @@ class Card(ABC):
     def hardware(self) -> str:
         """What learnt figures hold for: the make of the device, with its allocator."""
         return f"{self.name} {self.allocator}"
+
+    @property
+    def grain(self) -> int:
+        """The step in which ``async`` takes memory, as far as it is known beforehand."""
+        return ASYNC_GRAIN
 
     @property
     def libraries(self) -> str:

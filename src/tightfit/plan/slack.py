@@ -12,6 +12,10 @@ Moves = Sequence[tuple[int, int]]
 """(key, bytes) for an allocation, (key, 0) for its end, in the order of the run."""
 
 
+FRAGMENTS = ("native", "async", "expandable")
+"""Allocators that take more than they hand out."""
+
+
 @dataclass(frozen=True)
 class Replayed:
     """What a replay came to, in bytes.

@@ -6,7 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from tightfit.plan.size import Size
-from tightfit.plan.slack import replay
+from tightfit.plan.slack import least_reserved, replay
+from tightfit.run.planning.demands import SLACK
 from tightfit.run.planning.gauge import NOTHING_KNOWN, Gauge, NoGauge, Working
 from tightfit.weigh.calibration import Calibration
 from tightfit.weigh.dry import DryRun, dry_run
@@ -45,11 +46,17 @@ class DryGauge:
             return NOTHING_KNOWN
         moves = sequence(run, self.workspaces)
         allocated = self.calibration.corrected(peak_of(moves))
-        done = replay(moves, allocator) if allocator != "none" else None
+        reserved = least = None
+        if allocator in SLACK:
+            done = replay(moves, allocator)
+            reserved = allocated + done.slack
+            least = allocated + least_reserved(moves, allocator) - done.allocated
         return Working(
             dry=run.peak,
             allocated=max(run.peak, allocated),
-            reserved=None if done is None else allocated + done.slack,
+            reserved=reserved,
+            least=least,
+            at=run.at,
             flops=float(run.flops),
         )
 

@@ -9,9 +9,12 @@ from dataclasses import dataclass, field
 
 import torch
 
+from tightfit.allocators import ALIGNMENT, ASYNC_GRAIN, round_up
 from tightfit.place import placed
+from tightfit.plan.slack import FRAGMENTS, least_reserved
 from tightfit.run.ladder import Keepsakes
 from tightfit.run.vae import Direction, Vae
+from tightfit.weigh import identity, weights
 from tightfit.weigh.calibration import Calibration, Seen
 from tightfit.weigh.dry import dry_run
 from tightfit.weigh.workspace import NONE, Workspaces, peak_of, sequence
@@ -39,8 +42,9 @@ class Estimator:
     """Dry runs of one VAE in one direction, remembered by shape and corrected by real runs.
 
     Attributes:
-        factor: what is kept free above the prediction, for the allocator's slack and for what is
-            not known.
+        factor: what is kept free above the prediction, for what is not known.
+        allocator: whose fragments count too: what it gets by with, found by a replay.
+        grain: the step of ``async``.
         workspaces: the scratch inside operators that the device is known to need.
         calibration: what real runs measured.
         missed: a try that was predicted to fit did not.
@@ -49,26 +53,29 @@ class Estimator:
     vae: Vae
     direction: Direction
     factor: float
+    allocator: str = "exact"
+    grain: int = ASYNC_GRAIN
     workspaces: Workspaces = NONE
     calibration: Calibration = field(default_factory=Calibration)
     missed: bool = False
-    _known: dict[tuple[int, ...], int | None] = field(default_factory=dict)
+    _known: dict[tuple[int, ...], tuple[int, int] | None] = field(default_factory=dict)
 
     def need(self, shape: tuple[int, ...]) -> int | None:
         """Bytes that one call on a contiguous source of `shape` needs beyond it; None if unknown.
 
         `shape` is [B,C,…] of the source. Networks whose code depends on values cannot be told.
         """
-        predicted = self.predicted(shape)
-        if predicted is None:
+        known = self._dry(shape)
+        if known is None:
             return None
-        return int(self.calibration.corrected(predicted) * self.factor) + 2**16
+        predicted, fragments = known
+        corrected = self.calibration.corrected(predicted)
+        return max(int(corrected * self.factor) + 2**16, corrected + fragments)
 
     def predicted(self, shape: tuple[int, ...]) -> int | None:
         """Bytes of new tensors and scratch, before any real run corrects them."""
-        if shape not in self._known:
-            self._known[shape] = self._dry(shape)
-        return self._known[shape]
+        known = self._dry(shape)
+        return None if known is None else known[0]
 
     def learn(self, shape: tuple[int, ...], measured: int | None, *, held: bool) -> None:
         """A real call on a source of `shape` needed `measured` bytes beyond it, or did not hold.
@@ -89,7 +96,13 @@ class Estimator:
         told = [shape for shape, size in self._known.items() if size is not None and shape[0] == 1]
         return min(told, key=math.prod) if len(told) > 1 else None
 
-    def _dry(self, shape: tuple[int, ...]) -> int | None:
+    def _dry(self, shape: tuple[int, ...]) -> tuple[int, int] | None:
+        """Predicted bytes, and what is lost in fragments beside them; remembered."""
+        if shape not in self._known:
+            self._known[shape] = self._run(shape)
+        return self._known[shape]
+
+    def _run(self, shape: tuple[int, ...]) -> tuple[int, int] | None:
         call: Callable[[torch.Tensor], torch.Tensor] = self.vae.call(self.direction)
         keepsakes = Keepsakes(self.vae.module, device=torch.device("meta"))
         try:
@@ -102,7 +115,20 @@ class Estimator:
             with suppress(Exception):  # its own way may fail; by name never does
                 self.vae.reset()
             keepsakes.drop()
-        return peak_of(sequence(run, self.workspaces))
+        moves = sequence(run, self.workspaces)
+        peak = peak_of(moves)
+        if self.allocator not in FRAGMENTS:
+            return peak, 0
+        there = [*self._weights(), source.nbytes]
+        least = least_reserved(moves, self.allocator, held=there, grain=self.grain)
+        held = sum(round_up(size, ALIGNMENT) for size in there)
+        return peak, max(0, least - held - peak)
+
+    def _weights(self) -> list[int]:
+        """Bytes of each tensor that lies on the card meanwhile, ties once."""
+        return list(
+            {identity(one.tensor): one.tensor.nbytes for one in weights(self.vae.module)}.values()
+        )
 
     def line(
         self, small: tuple[int, ...], large: tuple[int, ...]

@@ -9,10 +9,11 @@ from itertools import combinations
 
 @dataclass(frozen=True)
 class Line:
-    """``fixed + batch × (area × pixels + samples × pixels × frames)`` bytes; no part is negative.
+    """``batch × (fixed + area × pixels + samples × pixels × frames)`` bytes; no part is negative.
 
     Attributes:
-        fixed: bytes that do not grow.
+        fixed: bytes that do not grow with the picture: what text needs, mostly, so that every item
+            of a batch has its own.
         area: bytes per pixel of one frame: what a video VAE holds while it walks through time.
         samples: bytes per pixel of all frames.
         frames: the fewest frames that the line is for.
@@ -25,7 +26,7 @@ class Line:
 
     def at(self, *, area: int, frames: int = 1, batch: int = 1) -> int:
         """Bytes for pictures of `area` pixels, rounded up."""
-        return -int(-(self.fixed + batch * area * (self.area + self.samples * frames)) // 1)
+        return -int(-batch * (self.fixed + area * (self.area + self.samples * frames)) // 1)
 
 
 @dataclass(frozen=True)
@@ -48,16 +49,30 @@ def at_most(lines: Sequence[Line], *, area: int, frames: int = 1, batch: int = 1
 def fit(points: Sequence[Point], *, frames: int = 1) -> Line:
     """The line nearest to `points` in relative terms, lifted until it is below none of them.
 
-    Least squares over each set of terms, the best one without a negative term. Raises
-    `ValueError` for no points.
+    Raises `ValueError` for no points.
     """
     if not points:
         raise ValueError("a line needs points")
     rows = [(1.0, float(p.area), float(p.area * p.frames)) for p in points]
     values = [float(p.bytes) for p in points]
-    best: tuple[float, tuple[float, float, float]] | None = None
-    for count in (1, 2, 3):
-        for terms in combinations(range(3), count):
+    found = nearest(rows, values)
+    lift = max(value / max(1.0, _at(row, found)) for row, value in zip(rows, values, strict=True))
+    fixed, area, samples = (max(1.0, lift) * term for term in found)
+    short = max(
+        value - _at(row, (fixed, area, samples)) for row, value in zip(rows, values, strict=True)
+    )
+    return Line(fixed + max(0.0, short), area, samples, frames)
+
+
+def nearest(rows: Sequence[Sequence[float]], values: Sequence[float]) -> tuple[float, ...]:
+    """Coefficients of the columns of `rows`, none negative, nearest to `values` in relative terms.
+
+    Least squares over each set of columns; the best of those without a negative coefficient.
+    """
+    width = len(rows[0])
+    best: tuple[float, tuple[float, ...]] | None = None
+    for count in range(1, width + 1):
+        for terms in combinations(range(width), count):
             found = _least_squares(rows, values, terms)
             if found is None or min(found) < 0:
                 continue
@@ -68,13 +83,7 @@ def fit(points: Sequence[Point], *, frames: int = 1) -> Line:
             )
             if best is None or error < best[0] * 0.999:
                 best = (error, found)
-    found = best[1] if best is not None else (max(values), 0.0, 0.0)
-    lift = max(value / max(1.0, _at(row, found)) for row, value in zip(rows, values, strict=True))
-    fixed, area, samples = (max(1.0, lift) * term for term in found)
-    short = max(
-        value - _at(row, (fixed, area, samples)) for row, value in zip(rows, values, strict=True)
-    )
-    return Line(fixed + max(0.0, short), area, samples, frames)
+    return best[1] if best is not None else (max(values), *(0.0,) * (width - 1))
 
 
 def _at(row: Sequence[float], found: Sequence[float]) -> float:
@@ -82,8 +91,8 @@ def _at(row: Sequence[float], found: Sequence[float]) -> float:
 
 
 def _least_squares(
-    rows: Sequence[tuple[float, float, float]], values: Sequence[float], terms: tuple[int, ...]
-) -> tuple[float, float, float] | None:
+    rows: Sequence[Sequence[float]], values: Sequence[float], terms: tuple[int, ...]
+) -> tuple[float, ...] | None:
     """Coefficients of the chosen terms by the normal equations, relative to the values."""
     relative = [
         [row[term] / max(value, 1.0) for term in terms]
@@ -108,7 +117,7 @@ def _least_squares(
                 matrix[other] = [
                     a - factor * b for a, b in zip(matrix[other], matrix[i], strict=True)
                 ]
-    found = [0.0, 0.0, 0.0]
+    found = [0.0] * len(rows[0])
     for at, term in enumerate(terms):
         found[term] = matrix[at][count] / matrix[at][at] / scale[at]
-    return found[0], found[1], found[2]
+    return tuple(found)

@@ -26,21 +26,20 @@ class Needs:
         dry: new tensors alone.
         allocated: with the scratch of convolutions.
         reserved: by allocator, what it takes where nothing bounds it.
-        flops: of one call, as factors of 1, x and x²; x is pixels × latent frames.
-        temporal: frames per latent frame.
+        least: by allocator, the least limit that it gets by with.
+        flops: of one call, as factors of 1, pixels, pixels × frames, and the square of that.
     """
 
     dry: tuple[Line, ...]
     allocated: tuple[Line, ...]
     reserved: Mapping[str, tuple[Line, ...]]
-    flops: tuple[float, float, float]
-    temporal: int = 1
+    least: Mapping[str, tuple[Line, ...]]
+    flops: tuple[float, ...]
 
     def flops_at(self, *, area: int, frames: int = 1, batch: int = 1) -> float:
         """Floating-point operations of one call, a multiply-add as two."""
-        x = area * -(-(frames - 1) // self.temporal) + area
-        fixed, slope, square = self.flops
-        return batch * (fixed + slope * x + square * x * x)
+        terms = (1.0, area, area * frames, (area * frames) ** 2)
+        return batch * sum(term * factor for term, factor in zip(terms, self.flops, strict=True))
 
     def allocated_at(self, *, area: int, frames: int = 1, batch: int = 1) -> int:
         """Bytes."""
@@ -76,13 +75,12 @@ def _rows() -> dict[str, Any]:
 
 
 def _needs(row: Mapping[str, Any]) -> Needs:
-    fixed, slope, square = row["flops"]
     return Needs(
         dry=_lines(row["dry"]),
         allocated=_lines(row["allocated"]),
         reserved={kind: _lines(value) for kind, value in row["reserved"].items()},
-        flops=(fixed, slope, square),
-        temporal=row["temporal"],
+        least={kind: _lines(value) for kind, value in row["least"].items()},
+        flops=tuple(row["flops"]),
     )
 
 

@@ -72,6 +72,11 @@ class VirtualCard(Card):
 
     # What a card answers
 
+    @property
+    def grain(self) -> int:
+        """As it was described."""
+        return self.spec.grain
+
     def read(self) -> Reading:
         """The books; on a virtual card everything is known."""
         with self._books():

@@ -83,7 +83,9 @@ def check_up(card: str | None = None, *, tell: Callable[[str], None] | None = No
         cache=look_at_cache(settings.cache_dir),
         libraries={name: _version(name) for name in LIBRARIES},
     )
-    _measured(found).keep(settings.cache_dir)
+    measured = _measured(found)
+    if measured.cards:
+        measured.keep(settings.cache_dir)
     hidden = nvml.visible(before.devices, settings.visible_devices, order=settings.device_order)
     return replace(found, advice=remedies(found, all_hidden=hidden == ()))
 

@@ -15,9 +15,8 @@ from tightfit.units import MIB
 from tightfit.weigh.blocks import Block, Weights
 from tightfit.weigh.workspace import LIBRARIES
 
-SLACK = {"native": 0.10, "async": 0.08, "expandable": 0.06}
-"""Reserved above allocated that an allocator under a limit was seen to get by with, on an H200: it
-gives its cache back and goes on. Unbounded it takes far more; see `Working.reserved`."""
+SLACK = {"native": 0.35, "async": 0.09, "expandable": 0.07}
+"""Reserved above allocated where no replay tells: the most that one told for a known network."""
 _GRAINS = {"native": 2 * MIB, "async": 32 * MIB, "expandable": 20 * MIB}
 _AUTO = TileWish()
 _TILES = (1024, 768, 512, 384, 256, 192, 128, 64)
@@ -85,7 +84,9 @@ def _way(name: str, working: Working, card: Outlook, *, exact: bool = True) -> W
     if card.scratch:
         scratch = Figure(working.allocated - working.dry + LIBRARIES, working.source)
     share = SLACK.get(card.allocator)
-    if share is not None:
+    if share is not None and working.least is not None:
+        slack = Figure(max(0, working.least - working.allocated), working.source)
+    elif share is not None:
         slack = Figure(int(working.allocated * share) + _GRAINS[card.allocator], "table")
     return Way(name, Figure(working.dry, working.source), scratch, slack, exact)
 

@@ -19,6 +19,8 @@ class Working:
         dry: new tensors alone.
         allocated: with the scratch inside operators.
         reserved: what the allocator takes for that where nothing bounds it.
+        least: the least limit under which the allocator gets by.
+        at: the operator at the peak.
         flops: floating-point operations, a multiply-add as two.
         source: ``table`` or ``predicted``.
     """
@@ -26,6 +28,8 @@ class Working:
     dry: int | None = None
     allocated: int | None = None
     reserved: int | None = None
+    least: int | None = None
+    at: str | None = None
     flops: float | None = None
     source: Source = "predicted"
 
@@ -50,10 +54,12 @@ class TableGauge:
         """The lines of the table at `size`."""
         asked = {"area": size.area, "frames": size.frames, "batch": size.batch}
         reserved = self.needs.reserved.get(allocator)
+        least = self.needs.least.get(allocator)
         return Working(
             dry=at_most(self.needs.dry, **asked),
             allocated=at_most(self.needs.allocated, **asked),
             reserved=at_most(reserved, **asked) if reserved is not None else None,
+            least=at_most(least, **asked) if least is not None else None,
             flops=self.needs.flops_at(**asked),
             source="table",
         )
