@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from tightfit.api import Frames, Result, Watching, decode, encode
+    from tightfit.api import Frames, Plan, Result, Watching, decode, encode, make_plan
 
-__all__ = ["Frames", "Result", "Watching", "decode", "encode"]
+__all__ = ["Frames", "Plan", "Result", "Watching", "decode", "encode", "make_plan"]
 __version__ = "0.1.0"
 
 

@@ -36,6 +36,9 @@ SURFACE = {
     | {"--pad", "--sample"},
     "decode": MEMORY | {"-o", "--out", "--vae"},
     "demo": {"--input", "-o", "--out"},
+    "plan": (MEMORY - {"--overlap", "--no-estimate", "--allow-cpu", "--report", "--trace"})
+    - {"--verbose", "-v"}
+    | {"--width", "--height", "--frames", "--batch", "--solve", "--dry-run", "--json"},
     "doctor": {"--card", "--json", "--clear-cache"},
 }
 

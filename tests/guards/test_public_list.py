@@ -6,7 +6,7 @@ import pytest
 
 import tightfit
 
-PUBLIC = ["Frames", "Result", "Watching", "decode", "encode"]
+PUBLIC = ["Frames", "Plan", "Result", "Watching", "decode", "encode", "make_plan"]
 
 
 def test_the_public_list_is_what_it_is() -> None:

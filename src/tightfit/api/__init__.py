@@ -4,12 +4,22 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from tightfit.api.coding import decode, encode
+    from tightfit.api.planning import make_plan
     from tightfit.api.result import Frames, Result
     from tightfit.api.work import Watching
+    from tightfit.plan.plan import Plan
 
-__all__ = ["Frames", "Result", "Watching", "decode", "encode"]
+__all__ = ["Frames", "Plan", "Result", "Watching", "decode", "encode", "make_plan"]
 
-_HOMES = {"decode": "coding", "encode": "coding", "Frames": "result", "Result": "result"}
+_HOMES = {
+    "Frames": "api.result",
+    "Plan": "plan.plan",
+    "Result": "api.result",
+    "Watching": "api.work",
+    "decode": "api.coding",
+    "encode": "api.coding",
+    "make_plan": "api.planning",
+}
 
 
 def __getattr__(name: str) -> Any:
@@ -17,5 +27,5 @@ def __getattr__(name: str) -> Any:
     if name in __all__:
         from importlib import import_module
 
-        return getattr(import_module(f"tightfit.api.{_HOMES.get(name, 'work')}"), name)
+        return getattr(import_module(f"tightfit.{_HOMES[name]}"), name)
     raise AttributeError(f"module `tightfit.api` has no attribute `{name}`")

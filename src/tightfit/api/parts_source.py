@@ -9,15 +9,24 @@ import torch
 from torch import nn
 
 from tightfit.adapters.calls import call_of, passes_of
-from tightfit.adapters.parts import Part, find_parts, outline_part, stages_of
+from tightfit.adapters.parts import (
+    DECODE,
+    DENOISE,
+    Part,
+    find_parts,
+    full_config,
+    outline_part,
+    stages_of,
+)
 from tightfit.adapters.row_names import row_name
-from tightfit.adapters.sizes import cast_sizes, padding, usual_size
+from tightfit.adapters.sizes import grid_of, usual_size, vae_traits
 from tightfit.card.outlook import Outlook
-from tightfit.errors import UsageError
+from tightfit.errors import InputError, UsageError
 from tightfit.plan.size import Size
-from tightfit.run.dry_gauge import DryGauge
-from tightfit.run.planning.demands import Model
+from tightfit.run.dry_gauge import DryGauge, sizes_for_lines
 from tightfit.run.planning.gauge import Gauge, NoGauge, TableGauge
+from tightfit.run.planning.model import Model, Shape, whole_call
+from tightfit.run.planning.steps import ANY, Steps
 from tightfit.run.planning.weighed import Weighed, compute_dtype, in_order
 from tightfit.weigh.blocks import Weights
 from tightfit.weigh.header_blocks import blocks_of_header
@@ -30,8 +39,7 @@ from tightfit.weigh.tensor_header import Header
 from tightfit.weigh.workspace import CUDA, NONE
 
 _SMALL = 256
-_FEW = 5
-"""Pixels of a side, and frames, at which the order of blocks is looked at."""
+"""Pixels of a side at which the order of blocks is looked at."""
 
 
 @dataclass(frozen=True)
@@ -50,37 +58,73 @@ class PartsSource:
         """The size that they are usually asked for."""
         return usual_size(self.parts[0])
 
-    def weigh(self, size: Size, card: Outlook, *, dtype: str | None, steps: int) -> Weighed:
-        """Build each on the meta device, weigh it there, and run it at the size of the job."""
+    @property
+    def shapes(self) -> tuple[Shape, ...]:
+        """Their stages, and the sizes that each takes."""
+        return tuple(
+            Shape(_title(part), stage, steps_of_part(part))
+            for part in self.parts
+            for stage in self._stages(part)
+        )
+
+    def weigh(
+        self, size: Size, card: Outlook, *, dtype: str | None, steps: int, encodes: bool = True
+    ) -> Weighed:
+        """Build each on the meta device, weigh it there, and run it at the size of the job.
+
+        `encodes`: an autoencoder that stands alone is asked about both ways.
+        """
         models: list[Model] = []
         notes: list[str] = []
         for part in self.parts:
-            models += _models(part, size, card, dtype, steps, notes)
+            stages = [s for s in self._stages(part) if encodes or s != "encode"]
+            models += _models(part, stages, size, card, dtype, steps, notes)
         return Weighed(in_order(models), tuple(dict.fromkeys(notes)), self.usual)
+
+    def _stages(self, part: Part) -> tuple[str, ...]:
+        """A pipeline's VAE decodes; one that stands alone is asked about both ways."""
+        return stages_of(part) if len(self.parts) == 1 else stages_of(part)[:1]
+
+
+def steps_of_part(part: Part) -> Steps:
+    """The sizes that a part takes; any, where its class is not known."""
+    try:
+        if part.stage == DENOISE:
+            grid = grid_of(part)
+            return Steps(grid.spatial * grid.patch, grid.temporal, grid.largest)
+        if part.stage == DECODE:
+            traits = vae_traits(part)
+            frames = traits.temporal if traits.axes == 3 else None
+            return Steps(traits.spatial, frames, cuts_time=traits.tiles_time)
+    except InputError:
+        return ANY
+    return ANY
 
 
 def gauges_of(
-    models: Sequence[Model], size: Size, card: Outlook, *, dtype: str | None
+    models: Sequence[Model], size: Size, card: Outlook
 ) -> tuple[tuple[Model, ...], tuple[str, ...]]:
     """The same models, each with a dry run of its architecture where that has a name here."""
     gauged: list[Model] = []
     notes: list[str] = []
     for model in models:
         try:
-            source = PartsSource.of(f"random:{model.name}")
+            part = find_parts(f"random:{model.name}")[0]
         except UsageError:
             notes.append(f"no dry run of {model.name}: it is no architecture that can be built")
             gauged.append(model)
             continue
-        ran = source.weigh(size, card, dtype=dtype or "bfloat16", steps=1)
-        same = [each for each in ran.models if each.stage == model.stage]
-        gauged.append(replace(model, gauge=same[0].gauge) if same else model)
-        notes += ran.notes
+        said: list[str] = []
+        module = outline_part(part, dtype=getattr(torch, model.dtype))
+        gauge = _gauge(part, module, model.stage, size, card, model.dtype, model.name, said)
+        notes += said
+        gauged.append(replace(model, gauge=gauge))
     return tuple(gauged), tuple(dict.fromkeys(notes))
 
 
 def _models(
     part: Part,
+    stages: Sequence[str],
     size: Size,
     card: Outlook,
     dtype: str | None,
@@ -89,41 +133,98 @@ def _models(
 ) -> Iterator[Model]:
     """One for each stage of a part that a job goes through."""
     header = read_header(part.path) if part.path is not None else None
-    stored = header.dtype if header is not None else None if part.pipeline_class else "F32"
-    chosen = dtype or compute_dtype(stored, bf16=card.bf16)
-    kind: torch.dtype = getattr(torch, chosen)
-    module = outline_part(part, dtype=kind)
+    chosen = dtype or _compute_dtype(part, header, card)
     known = recognise(header) if header is not None else None
     name = known.name if known is not None else row_name(part)
-    # A pipeline's VAE decodes; one that stands alone is asked about both.
-    stages = stages_of(part) if part.pipeline_class is None else stages_of(part)[:1]
-    weights = _weights(part, module, header, chosen)
-    notes += [f"{part.spec}: {note}" for note in padding(size, cast_sizes(part, size))]
+    title = name or _title(part)
+    module, weights = None, None
+    try:
+        module = outline_part(part, dtype=getattr(torch, chosen))
+    except InputError as error:
+        if header is None:
+            raise
+        notes.append(f"no dry run of {title}: {_said(error)}")
+    if header is not None:
+        weights = blocks_of_header(header, chosen)
+    elif module is not None:
+        weights = blocks_of(module, name=title)
+    assert weights is not None
     for stage in stages:
-        table = _table(name, stage, chosen)
-        call = _caller(part, module, stage, kind)
-        ran = DryGauge(call, size, table, CUDA if card.scratch else NONE)
-        gauge: Gauge = ran
-        if ran.at(size, allocator=card.allocator).dry is None:
-            notes.append(f"activations of {part.spec}: {ran.problem}")
-            gauge = table
         staying: dict[str, str] = {}
-        try:
-            order = run_order(module, call(Size(_SMALL, _SMALL, min(size.frames, _FEW))))
-            weights = ordered(joined(weights, order), order)
-            staying = _staying(weights, order)
-        except Exception as error:  # the network's own: then blocks run in the order of their names
-            notes.append(f"order of {part.spec}: by names, since {type(error).__name__} was raised")
+        gauge = _table(name, stage, chosen)
+        if module is not None:
+            gauge = _gauge(part, module, stage, size, card, chosen, name, notes)
+            small = Size(_SMALL, _SMALL, _few(part, size))
+            try:
+                call = call_of(part, module, stage, small, dtype=getattr(torch, chosen))
+                order = run_order(module, call)
+                weights = ordered(joined(weights, order), order)
+                staying = _staying(weights, order)
+            except Exception as error:  # the network's own: blocks then run in the order of names
+                notes.append(f"{title} runs in the order of its names, not seen: {_said(error)}")
         yield Model(
-            name or part.spec.removeprefix("random:"),
+            title,
             stage,
             weights,
             gauge,
-            calls=steps * passes_of(part) if stage == "denoise" else 1,
-            tiles=stage in ("decode", "encode"),
+            calls=steps * passes_of(part) if stage == DENOISE else 1,
+            tiles=part.stage == DECODE,
             mapped=True,  # random weights stand for a checkpoint, which is a file
             staying=tuple(staying.items()),
+            dtype=chosen,
+            steps=steps_of_part(part),
         )
+
+
+def _gauge(
+    part: Part,
+    module: nn.Module,
+    stage: str,
+    size: Size,
+    card: Outlook,
+    dtype: str,
+    name: str | None,
+    notes: list[str],
+) -> Gauge:
+    """A dry run; where it fails, the table."""
+    steps = steps_of_part(part)
+    table = _table(name, stage, dtype)
+    whole = whole_call(stage, steps, size)
+    ran = DryGauge(
+        _caller(part, module, stage, getattr(torch, dtype)),
+        whole,
+        None if isinstance(table, NoGauge) else table,
+        sizes_for_lines(steps, whole),
+        CUDA if card.scratch else NONE,
+    )
+    if ran.at(whole, allocator=card.allocator).dry is None:
+        told = "are from the table" if isinstance(table, TableGauge) else "are not predicted"
+        notes.append(f"activations of {name or _title(part)} {told}: {ran.problem}")
+        return table
+    return ran
+
+
+def _title(part: Part) -> str:
+    """What users call it, where it is none of the known architectures."""
+    kind, _, rest = part.spec.partition(":")
+    if kind in ("random", "mini"):
+        return rest
+    return f"{part.pipeline}/{part.name}" if part.pipeline != part.name else part.name
+
+
+def _few(part: Part, size: Size) -> int:
+    """Two latent frames of a clip."""
+    step = steps_of_part(part).frames
+    return 1 if step is None or size.frames == 1 else min(size.frames, 1 + step)
+
+
+def _compute_dtype(part: Part, header: Header | None, card: Outlook) -> str:
+    coder = part.stage == DECODE
+    if header is None:
+        # What pipelines are published in, and autoencoders that stand alone.
+        return compute_dtype("BF16" if part.pipeline_class else "F32", card, coder=coder)
+    upcast = coder and bool(full_config(part).get("force_upcast", False))
+    return compute_dtype(header.dtype, card, coder=coder, upcast=upcast)
 
 
 def _staying(weights: Weights, order: Order) -> dict[str, str]:
@@ -136,13 +237,6 @@ def _staying(weights: Weights, order: Order) -> dict[str, str]:
     }
 
 
-def _weights(part: Part, module: nn.Module, header: Header | None, dtype: str) -> Weights:
-    """By the header of the files where there are some: that is what moves."""
-    if header is not None:
-        return blocks_of_header(header, dtype)
-    return blocks_of(module, name=part.spec.removeprefix("random:"))
-
-
 def _table(name: str | None, stage: str, dtype: str) -> Gauge:
     needs = needs_of(name, stage, dtype) if name is not None else None
     return NoGauge() if needs is None else TableGauge(needs)
@@ -152,6 +246,12 @@ def _caller(
     part: Part, module: nn.Module, stage: str, dtype: torch.dtype
 ) -> Callable[[Size], Callable[[], object]]:
     def call(size: Size) -> Callable[[], object]:
-        return call_of(part, module, stage, cast_sizes(part, size), dtype=dtype)
+        return call_of(part, module, stage, size, dtype=dtype)
 
     return call
+
+
+def _said(error: Exception) -> str:
+    """In one line, without a full stop."""
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    return lines[0].rstrip(".")[:200]

@@ -4,12 +4,20 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tightfit.card import nvml
 from tightfit.card.host_memory import read_host_memory
-from tightfit.card.known import KnownCard, is_known, known_card, link_rate, match_device_name
+from tightfit.card.known import (
+    KnownCard,
+    is_known,
+    known_card,
+    link_rate,
+    match_device_name,
+    near_names,
+)
+from tightfit.card.machine import Machine, MeasuredCard
 from tightfit.card.virtual.spec import parse_virtual
 from tightfit.errors import UsageError
 from tightfit.settings import Settings
@@ -33,7 +41,11 @@ class Outlook:
         context: what a device context will take of it.
         context_source: ``measured`` (nothing is hidden on a virtual card) or ``table``.
         held_by_others: what is taken now.
-        link, flops: copying from pinned memory, and arithmetic; from the table.
+        link: copying from pinned memory.
+        link_source: ``measured`` (by `tightfit doctor`) or ``table``.
+        staged: copying from other memory; None where it was not measured.
+        disk: of this machine, reading what is not in memory; None where it was not measured.
+        flops: arithmetic; from the table.
         bf16: whether it computes in bfloat16; None is unknown.
         scratch: whether its operators take scratch, as those of real cards do.
         note: what the user should know about these figures.
@@ -48,6 +60,9 @@ class Outlook:
     context_source: str = "measured"
     held_by_others: int | None = 0
     link: int | None = None
+    link_source: str = "table"
+    staged: int | None = None
+    disk: int | None = None
     flops: int | None = None
     bf16: bool | None = None
     scratch: bool = True
@@ -67,23 +82,43 @@ def look(
     Raises `UsageError` for a name that is no card, or of a CUDA device that cannot be seen.
     """
     settings = settings or Settings.from_environ()
+    machine = Machine.read(settings.cache_dir)
+    return replace(_look(name, size, settings, machine, ask), disk=machine.disk)
+
+
+def _look(
+    name: str | None, size: str | None, settings: Settings, machine: Machine, ask: Any
+) -> Outlook:
     if name is None and size is not None:
         return _virtual(f"virtual:{size}")
     if name is not None and name.strip().partition(":")[0] == "virtual":
         return _virtual(name.strip())
     if name is not None and name.strip() == "cpu":
         return _host("cpu")
-    answer = nvml.ask(ask)
-    shown = nvml.visible(answer.devices, settings.visible_devices, order=settings.device_order)
-    if name is None:
-        return _device("cuda:0", shown[0], settings) if shown else _host("cpu")
-    match = _CUDA.fullmatch(name.strip())
-    if match is None:
+    match = _CUDA.fullmatch(name.strip()) if name is not None else None
+    if name is not None and match is None:
         raise UsageError(
             f"card `{name}` is unknown: use cuda:0, cpu, virtual:SIZE such as virtual:6GiB, or "
-            "virtual:NAME such as virtual:gtx-1660-super."
+            f"virtual:NAME such as virtual:gtx-1660-super.{_meant(name)}"
         )
-    return _device(name.strip(), _numbered(name, int(match[1] or 0), shown, answer), settings)
+    answer = nvml.ask(ask)
+    shown = nvml.visible(answer.devices, settings.visible_devices, order=settings.device_order)
+    if match is None:
+        if not shown:
+            return _host("cpu")
+        return _device("cuda:0", shown[0], settings, machine)
+    assert name is not None
+    number = int(match[1] or 0)
+    device = _numbered(name, number, shown, answer)
+    return _device(name.strip(), device, settings, machine)
+
+
+def _meant(name: str) -> str:
+    """A hint, where it looks like a card of the table."""
+    if is_known(name):
+        return f" Did you mean virtual:{name.strip().lower()}?"
+    hint = near_names(name)
+    return f" {hint}" if hint.startswith("Did you mean") else ""
 
 
 def _numbered(
@@ -136,20 +171,24 @@ def _virtual(name: str) -> Outlook:
     )
 
 
-def _device(name: str, device: nvml.Device, settings: Settings) -> Outlook:
+def _device(name: str, device: nvml.Device, settings: Settings, machine: Machine) -> Outlook:
     if device.total is None:
         raise UsageError(f"card `{name}`: the driver does not say how much memory it has.")
     known = match_device_name(device.name or "", device.total)
+    seen = machine.cards.get(device.uuid or "", MeasuredCard())
+    context = known.context if known else _CONTEXT
     return Outlook(
         name,
         "cuda",
         known.name if known else None,
         device.total,
         settings.allocator or "native",
-        context=known.context if known else _CONTEXT,
-        context_source="table",
+        context=context if seen.context is None else seen.context,
+        context_source="table" if seen.context is None else "measured",
         held_by_others=device.used,
-        link=_link(device, known),
+        link=_link(device, known) if seen.link is None else seen.link,
+        link_source="table" if seen.link is None else "measured",
+        staged=seen.staged,
         flops=known.flops if known else None,
         bf16=known.bf16 if known else None,
         note=None if known else f"{device.name} is not in the table of known cards",

@@ -57,7 +57,7 @@ def plan(
     from rich.console import Console
 
     from tightfit.api.planning import ask
-    from tightfit.api.solving import Answer, answer
+    from tightfit.api.solving import answer
 
     question = ask(
         models,
@@ -74,20 +74,19 @@ def plan(
         tile=tile,
         dry_run=dry_run,
     )
-    solved: Answer | None = None if solve is None else answer(question, solve)
-    found = question.plan() if solved is None or solved.plan is None else solved.plan
+    solved = None if solve is None else answer(question, solve)
+    asked = question if solved is None else solved.question
+    found = asked.plan()
     if as_json:
-        values = question.as_dict(found)
-        if solved is not None:
-            values["solved"] = solved.as_dict()
+        values = {**asked.as_dict(), "solved": None if solved is None else solved.as_dict()}
         typer.echo(json.dumps(values, indent=2))
     elif not quiet:
         results = Console(highlight=False, soft_wrap=True, emoji=False)
-        results.print(question.heading(found), markup=False)
+        results.print(asked.heading, markup=False)
         if solved is not None:
             results.print(solved.sentence, markup=False)
         results.print(found.explain(), markup=False)
-        for note in question.notes:
+        for note in asked.notes:
             results.print(f"note: {note}.", markup=False)
     done = solved.found if solved is not None else found.fits
     return 0 if done else NOT_EVEN_STREAMED

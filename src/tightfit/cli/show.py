@@ -5,16 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from tightfit.api import Watching
 from tightfit.cli.options import Voice
 from tightfit.errors import InputError, TightfitError, UsageError
 from tightfit.media.files import check_writable, whole_file
 from tightfit.report.record import Report
+
+if TYPE_CHECKING:
+    from tightfit.api import Watching
 
 notices = Console(stderr=True, highlight=False, soft_wrap=True, emoji=False)
 results = Console(highlight=False, soft_wrap=True, emoji=False)
@@ -49,6 +52,8 @@ def check_records(voice: Voice, source: Path, out: Path) -> None:
 @contextmanager
 def watched(voice: Voice, title: str) -> Iterator[Watching]:
     """A progress bar while inside; afterwards, also on error, the records are written."""
+    from tightfit.api import Watching
+
     watching = Watching()
     bar = Progress(
         TextColumn("{task.description}"),

@@ -64,6 +64,14 @@ def fit(points: Sequence[Point], *, frames: int = 1) -> Line:
     return Line(fixed + max(0.0, short), area, samples, frames)
 
 
+def drawn(points: Sequence[Point]) -> tuple[Line, ...]:
+    """One line for pictures, and a second one where clips need more than it says."""
+    still = [point for point in points if point.frames == 1]
+    moving = [point for point in points if point.frames > 1]
+    lines = (fit(still),) if still else ()
+    return (*lines, fit(moving, frames=2)) if moving else lines
+
+
 def nearest(rows: Sequence[Sequence[float]], values: Sequence[float]) -> tuple[float, ...]:
     """Coefficients of the columns of `rows`, none negative, nearest to `values` in relative terms.
 

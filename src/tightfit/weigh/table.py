@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib import resources
 from typing import Any
@@ -49,10 +49,13 @@ class Needs:
 def needs_of(name: str, stage: str, dtype: str) -> Needs | None:
     """The row of architecture `name` (``flux.1-dev/transformer``); None where there is none.
 
-    `dtype` is ``bfloat16`` or ``float32``; ``float16`` needs what bfloat16 does.
+    ``float16`` needs what ``bfloat16`` does, and ``float32`` at most twice that, which is what is
+    told where it has no row of its own.
     """
     row = _rows().get(name, {}).get(stage, {})
     found = row.get("bfloat16" if dtype == "float16" else dtype)
+    if found is None and dtype == "float32" and "bfloat16" in row:
+        return _doubled(_needs(row["bfloat16"]))
     return None if found is None else _needs(found)
 
 
@@ -81,6 +84,21 @@ def _needs(row: Mapping[str, Any]) -> Needs:
         reserved={kind: _lines(value) for kind, value in row["reserved"].items()},
         least={kind: _lines(value) for kind, value in row["least"].items()},
         flops=tuple(row["flops"]),
+    )
+
+
+def _doubled(needs: Needs) -> Needs:
+    """The same values in twice as many bytes."""
+
+    def twice(lines: tuple[Line, ...]) -> tuple[Line, ...]:
+        return tuple(Line(2 * x.fixed, 2 * x.area, 2 * x.samples, x.frames) for x in lines)
+
+    return replace(
+        needs,
+        dry=twice(needs.dry),
+        allocated=twice(needs.allocated),
+        reserved={kind: twice(lines) for kind, lines in needs.reserved.items()},
+        least={kind: twice(lines) for kind, lines in needs.least.items()},
     )
 
 

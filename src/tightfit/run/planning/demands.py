@@ -3,77 +3,83 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 
 from tightfit.card.outlook import Outlook
 from tightfit.plan.demand import Demand, Unit, Way
 from tightfit.plan.figure import NOTHING, UNKNOWN, Figure
 from tightfit.plan.size import Size
 from tightfit.plan.tilesize import TileWish
-from tightfit.run.planning.gauge import Gauge, Working
+from tightfit.run.planning.gauge import Working
+from tightfit.run.planning.model import Model, items_of
+from tightfit.run.planning.tile_sizes import tile_name, tiles_of, wished
 from tightfit.units import MIB
-from tightfit.weigh.blocks import Block, Weights
+from tightfit.weigh.blocks import Block
 from tightfit.weigh.workspace import LIBRARIES
 
 SLACK = {"native": 0.35, "async": 0.09, "expandable": 0.07}
 """Reserved above allocated where no replay tells: the most that one told for a known network."""
 _GRAINS = {"native": 2 * MIB, "async": 32 * MIB, "expandable": 20 * MIB}
+_FLOAT32 = 2
+"""Operations in float32 count twice: of those, cards do at most half as many a second."""
 _AUTO = TileWish()
-_TILES = (1024, 768, 512, 384, 256, 192, 128, 64)
-
-
-@dataclass(frozen=True)
-class Model:
-    """One stage of one network, weighed.
-
-    Attributes:
-        name: of the network: ``flux.1-dev/transformer``.
-        stage: ``encode text``, ``denoise``, ``decode`` or ``encode``.
-        weights: in blocks.
-        gauge: what it needs beside them.
-        calls: of the network in this stage.
-        tiles: whether the stage can be done in tiles.
-        mapped: the file holds the weights in the form that is copied.
-        staying: blocks that cannot be streamed, with the reason.
-    """
-
-    name: str
-    stage: str
-    weights: Weights
-    gauge: Gauge
-    calls: int = 1
-    tiles: bool = False
-    mapped: bool = False
-    staying: tuple[tuple[str, str], ...] = ()
 
 
 def demands_of(
     models: Sequence[Model], size: Size, card: Outlook, *, tile: TileWish = _AUTO
 ) -> list[Demand]:
-    """One demand for each stage of each model, for a job of `size`."""
-    stages = [model.stage for model in models]
+    """One demand for each stage of each model, for a job of `size` that `cast_size` gave."""
+    names = _stage_names(models)
     return [
-        _demand(model, size, card, tile, alone=stages.count(model.stage) == 1) for model in models
+        _demand(model, size, card, tile, name) for model, name in zip(models, names, strict=True)
     ]
 
 
-def _demand(model: Model, size: Size, card: Outlook, tile: TileWish, *, alone: bool) -> Demand:
-    whole = model.gauge.at(size, allocator=card.allocator)
-    ways = [_way("whole", whole, card)]
-    if model.tiles and tile.mode != "off":
-        tiled = list(_tiled(model, size, card, tile))
-        ways = tiled if tile.mode == "size" and tiled else [*ways, *tiled]
+def _stage_names(models: Sequence[Model]) -> list[str]:
+    """Each once: where several do the same, with as much of the network's name as it takes."""
+    stages = [model.stage for model in models]
+    short = [f"{model.stage} ({_short(model.name)})" for model in models]
+    full = [f"{model.stage} ({model.name})" for model in models]
+    return [
+        stage if stages.count(stage) == 1 else brief if short.count(brief) == 1 else long
+        for stage, brief, long in zip(stages, short, full, strict=True)
+    ]
+
+
+def _demand(model: Model, size: Size, card: Outlook, tile: TileWish, name: str) -> Demand:
+    whole = model.whole(size)
+    flops = model.gauge.at(whole, allocator=card.allocator).flops
+    if flops is not None:
+        flops *= items_of(model.steps, size) / whole.batch if model.tiles else 1
+        flops *= _FLOAT32 if model.dtype == "float32" else 1
     return Demand(
-        stage=model.stage if alone else f"{model.stage} ({_short(model.name)})",
+        stage=name,
         units=tuple(_units(model)),
-        ways=tuple(ways),
-        inputs=_input_bytes(model, size),
+        ways=tuple(_ways(model, whole, card, tile)),
         calls=model.calls,
-        flops=whole.flops,
+        flops=flops,
         what=_what(model, size),
         model=model.name,
         mapped=model.mapped,
     )
+
+
+def _ways(model: Model, whole: Size, card: Outlook, wish: TileWish) -> Iterator[Way]:
+    """As a job climbs its ladder: everything, one item at a time, then tiles of one item.
+
+    A tile that was asked for comes first, unless it covers everything.
+    """
+    one = replace(whole, batch=1) if model.tiles else whole
+    forced = wish.mode == "size" and model.tiles and wished(model.steps, one, wish) != one
+    if not forced:
+        yield _way("whole", model.gauge.at(whole, allocator=card.allocator), card)
+        if whole != one:
+            yield _way("batch of 1", model.gauge.at(one, allocator=card.allocator), card)
+    if not model.tiles or wish.mode == "off":
+        return
+    for tile in tiles_of(model.steps, one, wish):
+        working = model.gauge.at(tile, allocator=card.allocator)
+        yield _way(tile_name(tile, one), working, card, exact=False)
 
 
 def _way(name: str, working: Working, card: Outlook, *, exact: bool = True) -> Way:
@@ -89,23 +95,6 @@ def _way(name: str, working: Working, card: Outlook, *, exact: bool = True) -> W
     elif share is not None:
         slack = Figure(int(working.allocated * share) + _GRAINS[card.allocator], "table")
     return Way(name, Figure(working.dry, working.source), scratch, slack, exact)
-
-
-def _tiled(model: Model, size: Size, card: Outlook, wish: TileWish) -> Iterator[Way]:
-    """Smaller and smaller tiles, from the one that was asked for; one item at a time."""
-    for height, width in _tile_sizes(wish):
-        tile = Size(min(width, size.width), min(height, size.height), size.frames)
-        if tile.area < size.area:
-            working = model.gauge.at(tile, allocator=card.allocator)
-            yield _way(f"tiles {tile.width}x{tile.height}", working, card, exact=False)
-
-
-def _tile_sizes(wish: TileWish) -> Iterator[tuple[int, int]]:
-    if wish.height is None or wish.width is None:
-        yield from ((side, side) for side in _TILES)
-        return
-    yield wish.height, wish.width
-    yield from ((side, side) for side in _TILES if side < min(wish.height, wish.width))
 
 
 def _units(model: Model) -> Iterator[Unit]:
@@ -133,13 +122,6 @@ def _unit(block: Block, stays: str | None) -> Unit:
         largest=None if len(parts) > 1 else block.largest_bytes or None,
         stays=stays,
     )
-
-
-def _input_bytes(model: Model, size: Size) -> int:
-    """Of what lies on the card from the start: frames that are encoded; latents are too small."""
-    if model.stage != "encode":
-        return 0
-    return 3 * 2 * size.samples * size.batch
 
 
 def _short(name: str) -> str:

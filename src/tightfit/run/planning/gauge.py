@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from tightfit.plan.figure import Source
@@ -46,23 +46,63 @@ class Gauge(Protocol):
 
 @dataclass(frozen=True)
 class TableGauge:
-    """By the shipped table. Never falls as the size grows."""
+    """By lines over the size: those of the shipped table, or of a few runs.
+
+    Never falls as the size grows.
+    """
 
     needs: Needs
+    source: Source = "table"
 
     def at(self, size: Size, *, allocator: str) -> Working:
-        """The lines of the table at `size`."""
+        """The lines at `size`; each was drawn on its own, so that they are put in order here."""
         asked = {"area": size.area, "frames": size.frames, "batch": size.batch}
         reserved = self.needs.reserved.get(allocator)
         least = self.needs.least.get(allocator)
-        return Working(
-            dry=at_most(self.needs.dry, **asked),
-            allocated=at_most(self.needs.allocated, **asked),
-            reserved=at_most(reserved, **asked) if reserved is not None else None,
-            least=at_most(least, **asked) if least is not None else None,
-            flops=self.needs.flops_at(**asked),
-            source="table",
+        dry = at_most(self.needs.dry, **asked)
+        return _in_order(
+            Working(
+                dry=dry,
+                allocated=at_most(self.needs.allocated, **asked),
+                reserved=at_most(reserved, **asked) if reserved is not None else None,
+                least=at_most(least, **asked) if least is not None else None,
+                flops=self.needs.flops_at(**asked),
+                source=self.source,
+            )
         )
+
+
+def scaled(told: Working, *, by: Working, to: Working) -> Working:
+    """What lines told, so that where they said `by` they say `to`, which was seen."""
+    if told.dry is None or by.dry is None or to.dry is None:
+        return told
+    return _in_order(
+        Working(
+            dry=_scaled(told.dry, by.dry, to.dry),
+            allocated=_scaled(told.allocated, by.allocated, to.allocated),
+            reserved=_scaled(told.reserved, by.reserved, to.reserved),
+            least=_scaled(told.least, by.least, to.least),
+            flops=told.flops
+            if not by.flops or not to.flops or told.flops is None
+            else told.flops * to.flops / by.flops,
+            source=to.source,
+        )
+    )
+
+
+def _scaled(told: int | None, by: int | None, to: int | None) -> int | None:
+    if told is None or by is None or to is None:
+        return None
+    return -(-told * to // max(1, by))
+
+
+def _in_order(working: Working) -> Working:
+    """What is allocated is no less than the tensors in it, nor is what holds that."""
+    dry, allocated = working.dry or 0, working.allocated or 0
+    allocated = max(dry, allocated)
+    least = None if working.least is None else max(allocated, working.least)
+    reserved = None if working.reserved is None else max(least or allocated, working.reserved)
+    return replace(working, allocated=allocated, least=least, reserved=reserved)
 
 
 @dataclass(frozen=True)

@@ -16,29 +16,19 @@ COMPUTE_SHARE = 0.6
 does in bare matrix products, and those reach 0.8 of its peak."""
 
 
-def supply_of(
-    card: Outlook,
-    amount: Budget,
-    host: HostMemory | None,
-    *,
-    link: int | None = None,
-    disk: int | None = None,
-) -> Supply:
+def supply_of(card: Outlook, amount: Budget, host: HostMemory | None) -> Supply:
     """What there is for a job that may use `amount` of `card`.
 
-    Args:
-        host: this machine's memory; None is unknown.
-        link, disk: bytes a second that were measured here; they count before the table.
+    `host` is this machine's memory; None is unknown.
     """
     others = Figure(card.held_by_others, "measured")
-    rate = UNKNOWN_RATE
-    if link is not None:
-        rate = Rate(float(link), "measured")
-    elif card.link is not None:
-        rate = Rate(float(card.link), "table")
-    staged = UNKNOWN_RATE
-    if rate.per_second is not None:
-        staged = Rate(rate.per_second * STAGED_SHARE, "table")
+    link = staged = UNKNOWN_RATE
+    if card.link is not None:
+        measured = card.link_source == "measured"
+        link = Rate(float(card.link), "measured" if measured else "table")
+        staged = Rate(card.link * STAGED_SHARE, "table")
+    if card.staged is not None:
+        staged = Rate(float(card.staged), "measured")
     return Supply(
         card=card.name,
         total=card.total,
@@ -47,9 +37,9 @@ def supply_of(
         context=Figure(card.context, "table" if card.context_source == "table" else "measured"),
         reserve=amount.reserve,
         allocator=card.allocator,
-        link=rate,
+        link=link,
         staged=staged,
-        disk=UNKNOWN_RATE if disk is None else Rate(float(disk), "measured"),
+        disk=UNKNOWN_RATE if card.disk is None else Rate(float(card.disk), "measured"),
         compute=UNKNOWN_RATE if card.flops is None else Rate(card.flops * COMPUTE_SHARE, "table"),
         host=None if host is None else _host(host),
     )

@@ -6,11 +6,15 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from tightfit.card.outlook import Outlook
+from tightfit.errors import InputError
 from tightfit.plan.size import Size
-from tightfit.run.planning.demands import Model
 from tightfit.run.planning.gauge import Gauge, NoGauge, TableGauge
+from tightfit.run.planning.model import Model
+from tightfit.run.planning.steps import ANY, Steps, steps_of
 from tightfit.weigh.header_blocks import blocks_of_header
 from tightfit.weigh.headers import component_folders, read_header
+from tightfit.weigh.naming import Known
 from tightfit.weigh.parts import parts_of_header
 from tightfit.weigh.recognise import recognise
 from tightfit.weigh.table import needs_of, usual_of
@@ -22,6 +26,9 @@ FLOATING = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 _STAGES = {"transformer": "denoise", "unet": "denoise", "vae": "decode"}
 _ORDER = ("encode text", "encode image", "encode", "denoise", "decode", "run")
 _TWICE = ("WanTransformer3DModel", "QwenImageTransformer2DModel")
+"""Classes whose pipelines run prompt and negative prompt one after the other."""
+_UPCAST = ("sdxl-vae", "flux-vae")
+"""Whose configurations say that float16 overflows."""
 _PIPELINE = "model_index.json"
 
 
@@ -45,44 +52,72 @@ def is_pipeline(path: Path) -> bool:
     return (path / _PIPELINE).is_file()
 
 
-def weigh_path(path: Path, *, dtype: str | None, bf16: bool | None, steps: int = STEPS) -> Weighed:
+def weigh_path(
+    path: Path, card: Outlook, *, dtype: str | None = None, steps: int = STEPS
+) -> Weighed:
     """The models that `path` holds, by headers: a file, a model's folder, or a pipeline's.
 
     Args:
+        card: on paper: what it computes in.
         dtype: to compute in; None is as stored, bfloat16 for what is stored in less.
-        bf16: whether the card computes in bfloat16; where not, float16 is taken for it.
         steps: of a denoiser.
 
-    Raises `InputError` for what cannot be read.
+    Raises `InputError` for what cannot be read, or holds no tensor.
     """
     models: list[Model] = []
     notes: list[str] = []
-    for part, header in _headers(path):
-        chosen = dtype or compute_dtype(header.dtype, bf16=bf16)
+    found = list(_headers(path))
+    for part, header in found:
         known = recognise(header)
         stage = _stage(known.part if known else part, header)
-        weights = blocks_of_header(header, chosen)
-        name = known.name if known else f"{path.name}/{part}" if part else weights.name
-        gauge = _gauge(known.name if known else None, stage, chosen)
-        if isinstance(gauge, NoGauge):
-            what = "its architecture is not known" if known is None else f"no row for {chosen}"
-            notes.append(f"activations of {name}: {what}; blocks are by the names of its tensors")
-        packed = any(tensor.converted(chosen) for tensor in header.tensors)
-        if packed:
-            notes.append(f"{name} is stored as {header.dtype} and computes in {chosen}")
-        twice = 2 if stage == "denoise" and known and known.class_name in _TWICE else 1
-        models.append(
-            Model(
-                name,
-                stage,
-                weights,
-                gauge,
-                calls=steps * twice if stage == "denoise" else 1,
-                tiles=stage in ("decode", "encode"),
-                mapped=True,
-            )
+        chosen = dtype or compute_dtype(
+            header.dtype,
+            card,
+            coder=stage == "decode",
+            upcast=bool(known and known.name in _UPCAST),
         )
+        weights = blocks_of_header(header, chosen)
+        name = known.name if known else f"{path.resolve().name}/{part}" if part else weights.name
+        if FLOATING.get(header.dtype or "", "") != chosen:
+            notes.append(f"{name} is stored as {header.dtype} and computes in {chosen}")
+        # A VAE of a pipeline decodes; one that stands alone is asked about both.
+        for each in ("encode", "decode") if stage == "decode" and len(found) == 1 else (stage,):
+            models.append(
+                Model(
+                    name,
+                    each,
+                    weights,
+                    _gauge(known, each, chosen),
+                    calls=steps * _passes(known) if each == "denoise" else 1,
+                    tiles=stage == "decode",
+                    mapped=True,
+                    dtype=chosen,
+                    steps=_steps(known),
+                )
+            )
+        if isinstance(models[-1].gauge, NoGauge):
+            notes.append(_unknown(name, known, chosen))
+    if not models:
+        raise InputError(f"Cannot plan {path}: it holds no tensors of a model.")
     return Weighed(in_order(models), tuple(notes), _usual(models))
+
+
+def _steps(known: Known | None) -> Steps:
+    return ANY if known is None else steps_of(known.name, known.class_name)
+
+
+def _passes(known: Known | None) -> int:
+    """Calls of a denoiser in one step."""
+    return 2 if known is not None and known.class_name in _TWICE else 1
+
+
+def _unknown(name: str, known: Known | None, dtype: str) -> str:
+    if known is not None:
+        return f"activations of {name} are not predicted: the table has none in {dtype}"
+    return (
+        f"activations of {name} are not predicted: its architecture is not known, and its blocks "
+        "are told by the names of its tensors"
+    )
 
 
 def in_order(models: Iterable[Model]) -> tuple[Model, ...]:
@@ -103,10 +138,24 @@ def _usual(models: Iterable[Model]) -> Size | None:
     return Size(width, height, frames)
 
 
-def compute_dtype(stored: str | None, *, bf16: bool | None) -> str:
-    """What weights compute in: as stored, or bfloat16 for packed ones; by the names of torch."""
+def compute_dtype(
+    stored: str | None, card: Outlook, *, coder: bool = False, upcast: bool = False
+) -> str:
+    """What weights compute in: as stored, or bfloat16 for packed ones; by the names of torch.
+
+    Args:
+        stored: by the names of files.
+        card: where it does not compute in bfloat16, float16 is taken for it.
+        coder: an autoencoder, which `encode` and `decode` run in float32 where the card has no
+            bfloat16, or is none.
+        upcast: an autoencoder that overflows in float16.
+    """
     dtype = FLOATING.get(stored or "", "bfloat16")
-    return "float16" if dtype == "bfloat16" and bf16 is False else dtype
+    if coder and dtype != "float32":
+        lacks = dtype == "bfloat16" and card.bf16 is False
+        if lacks or card.kind == "cpu" or (dtype == "float16" and upcast):
+            return "float32"
+    return "float16" if dtype == "bfloat16" and card.bf16 is False else dtype
 
 
 def _headers(path: Path) -> Iterator[tuple[str, Header]]:
@@ -116,10 +165,13 @@ def _headers(path: Path) -> Iterator[tuple[str, Header]]:
             yield part, read_header(folder)
         return
     header = read_header(path)
+    if not header.tensors:
+        return
     parts = parts_of_header(header)
+    alone = len(parts) == 1
     for part, found in parts.items():
-        if part != "rest":
-            yield part if len(parts) > 1 else "", found
+        if alone or part != "rest":
+            yield "" if alone else part, found
 
 
 def _stage(part: str, header: Header) -> str:
@@ -136,6 +188,6 @@ def _stage(part: str, header: Header) -> str:
     return "denoise" if "Transformer" in name and "Model" in name else "run"
 
 
-def _gauge(name: str | None, stage: str, dtype: str) -> Gauge:
-    needs = needs_of(name, stage, dtype) if name is not None else None
+def _gauge(known: Known | None, stage: str, dtype: str) -> Gauge:
+    needs = needs_of(known.name, stage, dtype) if known is not None else None
     return NoGauge() if needs is None else TableGauge(needs)
