@@ -1,0 +1,66 @@
+"""Queues of copies beside the compute queue of a card, and the points where one waits for another.
+
+Copies and compute run side by side and in no order but the one that is asked for: a queue `mark`s
+a point, another `wait`s for it, and the host goes on at once. *Ready*: compute waits for the mark
+after a copy. *Free*: the next copy into the same bytes waits for the mark after compute. Fresh
+memory needs a *free* too, since what held it before may still be at work.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+import torch
+
+
+class Mark(ABC):
+    """A point in a queue: passed when all that was queued before it is done.
+
+    It may be waited for any number of times, in any order, by several queues and threads, and it
+    may be set anew (`again=`): whoever waited before waits for the point as it was then.
+    """
+
+    @abstractmethod
+    def drain(self) -> None:
+        """The host waits until the point is passed. Raises what the device kept back."""
+
+
+class Queue(ABC):
+    """What a card does one after another."""
+
+    @abstractmethod
+    def mark(self, *, again: Mark | None = None) -> Mark:
+        """The point after all that was queued so far; `again` is a mark to set anew."""
+
+    @abstractmethod
+    def wait(self, mark: Mark) -> None:
+        """What is queued from now on starts after `mark`; the host does not wait."""
+
+
+class Lane(Queue):
+    """A queue of copies to a card, beside its compute queue."""
+
+    @abstractmethod
+    def copy(self, target: torch.Tensor, source: torch.Tensor) -> None:
+        """Queue a copy of `source`, on the host, to `target`, on the card: same shape and dtype.
+
+        Returns at once where `source` is pinned. Both have to stay as they are until a mark after
+        the copy is passed: nobody else holds them. Raises `ValueError` for tensors that do not
+        match, or whose target is not on the card.
+        """
+
+    @abstractmethod
+    def drain(self) -> None:
+        """The host waits until all copies are done. Raises what the device kept back."""
+
+
+def check_copy(target: torch.Tensor, source: torch.Tensor, device: torch.device) -> None:
+    """Raise `ValueError` for a copy that is none of a lane's, with the two tensors described."""
+    fits = target.shape == source.shape and target.dtype == source.dtype
+    if fits and target.device == device and source.device.type == "cpu":
+        return
+    raise ValueError(
+        f"a lane of {device} copies from the host to the card, shape and dtype alike: not "
+        f"{tuple(source.shape)} {source.dtype} on {source.device} to {tuple(target.shape)} "
+        f"{target.dtype} on {target.device}"
+    )
