@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tightfit.weigh.lines import Line, Point, at_most, fit
+from tightfit.weigh.lines import Line, Point, at_most, drawn, fit
 
 _SIZES = st.tuples(st.integers(64, 2**24), st.integers(1, 200))
 
@@ -59,3 +59,14 @@ def test_a_line_needs_points() -> None:
     """None is an error, not a line through nothing."""
     with pytest.raises(ValueError, match="points"):
         fit([])
+
+
+def test_clips_have_a_line_of_their_own() -> None:
+    """A network that walks through time needs more from the second frame on."""
+    points = [Point(256, 1, 1000), Point(1024, 1, 4000), Point(256, 5, 9000), Point(1024, 9, 36000)]
+    lines = drawn(points)
+    assert [line.frames for line in lines] == [1, 2]
+    assert at_most(lines, area=1024, frames=1) == pytest.approx(4000, abs=2)
+    assert at_most(lines, area=1024, frames=9) == pytest.approx(36000, rel=0.01)
+    assert drawn(points[:2]) == lines[:1]
+    assert drawn([]) == ()

@@ -27,7 +27,7 @@ from tightfit.run.dry_gauge import DryGauge, sizes_for_lines
 from tightfit.run.planning.gauge import Gauge, NoGauge, TableGauge
 from tightfit.run.planning.model import Model, Shape, whole_call
 from tightfit.run.planning.steps import ANY, Steps
-from tightfit.run.planning.weighed import Weighed, compute_dtype, in_order
+from tightfit.run.planning.weighed import Weighed, cast_notes, compute_dtype, in_order
 from tightfit.weigh.blocks import Weights
 from tightfit.weigh.header_blocks import blocks_of_header
 from tightfit.weigh.headers import read_header
@@ -146,6 +146,7 @@ def _models(
         notes.append(f"no dry run of {title}: {_said(error)}")
     if header is not None:
         weights = blocks_of_header(header, chosen)
+        notes += cast_notes(title, header.dtype, chosen, card)
     elif module is not None:
         weights = blocks_of(module, name=title)
     assert weights is not None

@@ -21,7 +21,7 @@ from tightfit.plan.residency import MODES, Mode
 from tightfit.plan.size import Size
 from tightfit.plan.tilesize import TileWish, check_wish, parse_tile
 from tightfit.run.planning.demands import demands_of
-from tightfit.run.planning.model import Model, Shaped, cast_size
+from tightfit.run.planning.model import ENCODERS, Model, Shaped, cast_size
 from tightfit.run.planning.supplies import supply_of
 from tightfit.run.planning.weighed import STEPS, in_order, weigh_path
 from tightfit.settings import ALLOCATORS
@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 DTYPES = ("auto", "float32", "float16", "bfloat16")
 USUAL = Size(1024, 1024)
 _HOST = "host memory"
+_CONFIGURED = ("model_index.json", "config.json")
+"""A folder with one of these says how its networks are built."""
 _SMALLEST = "the smallest card"
 
 
@@ -98,6 +100,9 @@ class Question:
     def heading(self) -> str:
         """What was asked, in one line."""
         names = ", ".join(dict.fromkeys(model.name for model in self.models))
+        if all(model.stage in ENCODERS for model in self.models):
+            many = self.size.batch
+            return f"{names}, {many} prompts at once" if many > 1 else names
         return f"{names} at {self.size}"
 
     def as_dict(self) -> dict[str, Any]:
@@ -276,7 +281,7 @@ def _source(spec: str, card: Outlook, dtype: str | None, steps: int, dry_run: bo
             "known model. One on a hub has to be downloaded first."
         )
     weighed = weigh_path(path, card, dtype=dtype, steps=steps)
-    if path.is_dir():
+    if path.is_dir() and any((path / name).is_file() for name in _CONFIGURED):
         try:
             return _built(spec, card, dtype, steps)
         except InputError as error:

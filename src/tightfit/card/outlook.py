@@ -103,14 +103,11 @@ def _look(
         )
     answer = nvml.ask(ask)
     shown = nvml.visible(answer.devices, settings.visible_devices, order=settings.device_order)
-    if match is None:
-        if not shown:
-            return _host("cpu")
-        return _device("cuda:0", shown[0], settings, machine)
-    assert name is not None
-    number = int(match[1] or 0)
-    device = _numbered(name, number, shown, answer)
-    return _device(name.strip(), device, settings, machine)
+    if match is None and shown == ():
+        return _host("cpu")
+    name = "cuda:0" if name is None else name.strip()
+    number = int(match[1] or 0) if match is not None else 0
+    return _device(name, _numbered(name, number, shown, answer), settings, machine)
 
 
 def _meant(name: str) -> str:
@@ -124,6 +121,9 @@ def _meant(name: str) -> str:
 def _numbered(
     name: str, number: int, shown: Sequence[nvml.Device] | None, answer: nvml.Answer
 ) -> nvml.Device:
+    if shown is None and _alike(answer.devices) and number < len(answer.devices):
+        # Whichever it is, it is one of these; what is taken of it is not known.
+        return replace(answer.devices[number], used=None, uuid=None)
     if shown is None:
         raise UsageError(
             f"card `{name}`: which of the {len(answer.devices)} devices that is cannot be told "
@@ -137,6 +137,10 @@ def _numbered(
             f"card `{name}`: {seen}{why}; name a card such as virtual:rtx-3060 to plan for one."
         )
     return shown[number]
+
+
+def _alike(devices: Sequence[nvml.Device]) -> bool:
+    return len({(device.name, device.total) for device in devices}) == 1
 
 
 def _virtual(name: str) -> Outlook:

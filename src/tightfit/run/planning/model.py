@@ -13,6 +13,9 @@ from tightfit.run.planning.gauge import Gauge
 from tightfit.run.planning.steps import ANY, Steps
 from tightfit.weigh.blocks import Weights
 
+ENCODERS = ("encode text", "encode image")
+"""Stages that see no picture of the job."""
+
 
 class Shaped(Protocol):
     """What sees a picture or clip of the job."""
@@ -72,7 +75,7 @@ def whole_call(stage: str, steps: Steps, size: Size) -> Size:
 
     Encoders see no picture of the job; an autoencoder of pictures takes each frame as one.
     """
-    if stage in ("encode text", "encode image"):
+    if stage in ENCODERS:
         return Size(1, 1, batch=size.batch)
     if stage not in ("encode", "decode"):
         return size

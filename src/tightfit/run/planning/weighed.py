@@ -78,8 +78,7 @@ def weigh_path(
         )
         weights = blocks_of_header(header, chosen)
         name = known.name if known else f"{path.resolve().name}/{part}" if part else weights.name
-        if FLOATING.get(header.dtype or "", "") != chosen:
-            notes.append(f"{name} is stored as {header.dtype} and computes in {chosen}")
+        notes += cast_notes(name, header.dtype, chosen, card)
         # A VAE of a pipeline decodes; one that stands alone is asked about both.
         for each in ("encode", "decode") if stage == "decode" and len(found) == 1 else (stage,):
             models.append(
@@ -156,6 +155,19 @@ def compute_dtype(
         if lacks or card.kind == "cpu" or (dtype == "float16" and upcast):
             return "float32"
     return "float16" if dtype == "bfloat16" and card.bf16 is False else dtype
+
+
+def cast_notes(name: str, stored: str | None, dtype: str, card: Outlook) -> list[str]:
+    """What to say where a network does not compute in what it is stored in."""
+    kept = FLOATING.get(stored or "")
+    if kept == dtype:
+        return []
+    why = ""
+    if kept == "bfloat16" and card.bf16 is False:
+        why = f", since {card.name} has no bfloat16"
+    elif kept == "float16" and dtype == "float32" and card.kind != "cpu":
+        why = ", since it overflows in float16"
+    return [f"{name} is stored as {stored} and computes in {dtype}{why}"]
 
 
 def _headers(path: Path) -> Iterator[tuple[str, Header]]:
