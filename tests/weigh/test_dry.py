@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+
 import pytest
 import torch
 from torch.nn import functional
@@ -11,6 +13,7 @@ from tightfit.place import placed
 from tightfit.testing import toy_vae
 from tightfit.units import KIB
 from tightfit.weigh import dry_peak
+from tightfit.weigh.dry import _LiveBytes
 
 SHAPES = {
     "V2": ((2, 3, 128, 96), (2, 4, 16, 12)),
@@ -96,3 +99,18 @@ def test_a_dry_run_predicts_the_measured_peak(name: str, direction: str) -> None
         call(source)
         measured = card.read().peak_allocated - before
     assert abs(predicted - measured) <= KIB
+
+
+def test_the_books_of_a_run_go_with_it() -> None:
+    """Weights that live on hold nothing of the runs that used them."""
+    weight = meta(64, 64)
+    x = meta(4, 64)
+
+    def books() -> int:
+        gc.collect()
+        return sum(isinstance(one, _LiveBytes) for one in gc.get_objects())
+
+    before = books()
+    for _ in range(3):
+        dry_peak(lambda: (x @ weight).relu())
+    assert books() == before

@@ -15,8 +15,8 @@ import torch
 import torch._dynamo
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
-from torch.utils.flop_counter import flop_registry
+
+from tightfit.weigh.shapes import Shapes, tensors_in
 
 ATTENTION = "scaled_dot_product_attention"
 
@@ -96,23 +96,23 @@ class _LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.calls: list[Call] = []
         self._sizes: dict[int, int] = {}  # by address, which is used again; 0 for given ones
         self._keys: dict[int, int] = {}
+        self._given: list[torch.UntypedStorage] = []  # kept: their addresses must stay theirs
         self._made = 0
+        self._shapes = Shapes()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         del types
         kwargs = kwargs or {}
-        given = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
+        given = [*tensors_in(args), *tensors_in(tuple(kwargs.values()))]
         for tensor in given:
             self._count(tensor, "")
-        result = func(*args, **kwargs)
+        result, flops = self._shapes.call(func, args, kwargs)
+        self.flops += flops
         name = func.overloadpacket.__name__
         before = self._made
-        made = [leaf for leaf in tree_leaves(result) if isinstance(leaf, torch.Tensor)]
+        made = tensors_in(result)
         for tensor in made:
             self._count(tensor, name)
-        formula = flop_registry.get(func.overloadpacket)
-        if formula is not None:
-            self.flops += int(formula(*args, **kwargs, out_val=result))
         if self._made > before:
             self.note(name, given, made)
         return result
@@ -130,6 +130,9 @@ class _LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if address in self._sizes or tensor.device.type != "meta":
             return
         size = self._sizes[address] = storage.nbytes() if maker else 0
+        if not maker:
+            self._given.append(storage)
+            return
         if size:
             self._made += 1
             self._keys[address] = self._made
