@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+import math
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 from tightfit.allocators import ALIGNMENT, round_up
+from tightfit.weigh.alignment import Pair, align
 from tightfit.weigh.workspace import Placed, Ran, signature
 
-_AHEAD = 12
-"""Moves of the dry run that the real one may make in another order."""
+_FAINT = 4096
+"""Moves smaller than this part of the dry run's peak decide nothing, and are many."""
+_LARGE = 0.9
+"""Only calls that handle this part of what the largest call of their signature does tell its share:
+smaller ones may have another stride or get another kernel, and no peak depends on them."""
+
+_ELEMENT = 2
+"""Bytes of one element of a weight as models mostly compute; its shape alone is known."""
 
 
 @dataclass(frozen=True)
@@ -18,44 +28,37 @@ class Learnt:
 
     Attributes:
         shares: scratch per byte that an operator reads and writes, by `workspace.signature`.
-        matched: the part of the dry run's allocations that the real run made too, 0 to 1.
+        matched: the part of the dry run's allocations, by bytes, that the real run made too.
+        kept: bytes that the real run left behind, such as a library's own workspace.
     """
 
     shares: dict[str, float]
     matched: float
+    kept: int = 0
 
 
 def learn(run: Ran, changes: Iterable[int]) -> Learnt:
     """Compare a dry run with the real one at the same size.
 
-    `changes` are the bytes by which allocated moved, one by one: above 0 for an allocation. What
-    the real run took and the dry run did not is the scratch of the operator that was running;
-    the most it held at once counts.
+    `changes` are the bytes by which allocated moved, one by one: above 0 for an allocation. From
+    one move that both made to the next, the scratch of the operator that was running is what the
+    real run held at most over what the dry run did. What is never given back is no scratch.
     """
     sizes = {key: _block(size) for key, size in run.steps if size}
     moves = [_block(size) if size else -sizes[key] for key, size in run.steps]
-    taken = [False] * len(moves)
-    scratch = [0] * len(run.calls)
-    ends = [call.after for call in run.calls]
-    at = matched = open_scratch = call = 0
-    for change in map(_block, changes):
-        found = _find(moves, taken, at, change)
-        if found is not None:
-            taken[found] = True
-            matched += change > 0
-            while at < len(moves) and taken[at]:
-                at += 1
-            while call + 1 < len(ends) and ends[call] <= at and ends[call + 1] <= at:
-                call += 1
-            continue
-        if change > 0:
-            open_scratch += change
-            running = _running(ends, call, at)
-            scratch[running] = max(scratch[running], open_scratch)
-        else:
-            open_scratch = max(0, open_scratch + change)
-    wanted = sum(move > 0 for move in moves)
-    return Learnt(_shares(run.calls, scratch), matched / wanted if wanted else 0.0)
+    faint = max(ALIGNMENT, max(accumulate(moves), default=0) // _FAINT)
+    places = [place for place, move in enumerate(moves) if abs(move) >= faint]
+    foreseen = [moves[place] for place in places]
+    seen = [change for change in map(_block, changes) if abs(change) >= faint]
+    pairs = align(foreseen, seen)
+    kept = _kept(seen, pairs)
+    whose = _Operators(run.calls, moves, places)
+    scratch = _scratch(foreseen, seen, pairs, kept, whose)
+    made = sum(size for size in foreseen if size > 0)
+    found = sum(max(0, foreseen[i]) for i, j in pairs if i is not None and j is not None)
+    return Learnt(
+        _shares(run.calls, scratch), found / made if made else 0.0, sum(seen[j] for j in kept)
+    )
 
 
 def _block(change: int) -> int:
@@ -63,27 +66,98 @@ def _block(change: int) -> int:
     return round_up(change, ALIGNMENT) if change > 0 else -round_up(-change, ALIGNMENT)
 
 
-def _find(moves: Sequence[int], taken: Sequence[bool], at: int, change: int) -> int | None:
-    """The next move of the dry run that is `change`, within reach."""
-    for index in range(at, min(at + _AHEAD, len(moves))):
-        if not taken[index] and moves[index] == change:
-            return index
-    return None
+def _kept(seen: Sequence[int], pairs: Iterable[Pair]) -> set[int]:
+    """Which of the allocations seen were never given back: what is left at the end, and no more."""
+    waiting: dict[int, list[int]] = defaultdict(list)
+    for i, j in pairs:
+        if i is not None or j is None:
+            continue
+        if seen[j] > 0:
+            waiting[seen[j]].append(j)
+        elif waiting[-seen[j]]:
+            waiting[-seen[j]].pop()
+    left = sum(seen)
+    kept = set()
+    for size in sorted(waiting, reverse=True):
+        for j in waiting[size]:
+            if size <= left:
+                left -= size
+                kept.add(j)
+    return kept
 
 
-def _running(ends: Sequence[int], call: int, at: int) -> int:
-    """The operator that is under way once `at` moves are done: its own result comes first."""
-    if call + 1 < len(ends) and ends[call] < at:
-        return call + 1
-    return call
+class _Operators:
+    """Which operator is under way, by the number of visible moves of the dry run that are done."""
+
+    def __init__(
+        self, calls: Sequence[Placed], moves: Sequence[int], places: Sequence[int]
+    ) -> None:
+        self._running = [0]
+        call = 0
+        for place in places:
+            done = place + 1
+            while call + 1 < len(calls) and calls[call + 1].after <= done:
+                call += 1
+            made = moves[place] > 0 and calls[call].after == done
+            later = call if made or calls[call].after > done else min(call + 1, len(calls) - 1)
+            self._running.append(later)
+
+    def at(self, done: int) -> int:
+        """The last that made something, until one of its inputs goes; from then on the next."""
+        return self._running[done]
 
 
-def _shares(calls: Sequence[Placed], scratch: Sequence[int]) -> dict[str, float]:
-    """By signature; the operator of a signature that needs most stands for all of them."""
-    shares: dict[str, float] = {}
-    for call, size in zip(calls, scratch, strict=True):
-        both = call.reads + call.writes
+def _scratch(
+    foreseen: Sequence[int],
+    seen: Sequence[int],
+    pairs: Iterable[Pair],
+    kept: set[int],
+    whose: _Operators,
+) -> dict[int, int]:
+    """Bytes by index of the call, over the stretches between moves that both made."""
+    scratch: dict[int, int] = defaultdict(int)
+    real = dry = dry_most = done = 0
+    real_most: int | None = None  # over the allocations: nothing peaks at a free
+
+    def note() -> None:
+        if real_most is not None:
+            call = whose.at(done)
+            scratch[call] = max(scratch[call], real_most - dry_most)
+
+    for i, j in pairs:
+        both = i is not None and j is not None
+        grows = j is not None and seen[j] > 0
+        if both and not (grows and real > dry and real_most == real):
+            note()  # else it is the scratch of the operator whose result comes now
+        if i is not None:
+            dry += foreseen[i]
+        if j is not None and j not in kept:
+            real += seen[j]
         if both:
-            key = signature(call)
-            shares[key] = max(shares.get(key, 0.0), size / both)
+            done = (i or 0) + 1
+            real_most, dry_most = (real if grows else None), dry
+        else:
+            dry_most = max(dry_most, dry)
+            if grows:
+                real_most = max(real_most or 0, real)
+    note()
+    return scratch
+
+
+def _shares(calls: Sequence[Placed], scratch: dict[int, int]) -> dict[str, float]:
+    """By signature; of its large calls, the one that needs most stands for all of them.
+
+    A kernel may reorder its weights in its scratch too. That part is counted off, as though it were
+    in proportion: at a small size it can be most of the scratch, and it does not grow.
+    """
+    largest: dict[str, int] = {}
+    for call in calls:
+        key = signature(call)
+        largest[key] = max(largest.get(key, 0), call.reads + call.writes)
+    shares: dict[str, float] = {}
+    for number, call in enumerate(calls):
+        key, both = signature(call), call.reads + call.writes
+        if both and both >= _LARGE * largest[key]:
+            handled = both + (_ELEMENT * math.prod(call.weight) if call.weight else 0)
+            shares[key] = max(shares.get(key, 0.0), scratch.get(number, 0) / handled)
     return shares
