@@ -15,6 +15,7 @@ from tightfit.run.calibrating import Watched, calibrated, watch
 from tightfit.run.vae import Vae
 from tightfit.weigh.calibration import Calibration
 from tightfit.weigh.dry import DryRun, dry_run
+from tightfit.weigh.observed import Learnt
 from tightfit.weigh.workspace import NONE, Workspaces, peak_of, sequence
 
 VAES = {"wan2.1-vae-mini": (16, 3), "flux-vae-mini": (16,)}
@@ -87,3 +88,38 @@ def test_a_card_without_history_still_gives_a_factor() -> None:
     known = calibrated(Calibration(), dry, watched, samples=1, table=NONE)
     assert not known.shares
     assert known.corrected(1000) == pytest.approx(1500, rel=0.001)
+
+
+def test_what_the_first_run_leaves_behind_is_not_the_runs(card: VirtualCard) -> None:
+    """A library makes its workspace once: the run is made again, and that one counts."""
+    dry = dry_run(lambda: torch.empty(1024, device="meta") + 1)
+    kept: list[torch.Tensor] = []
+
+    def call() -> None:
+        if not kept:
+            kept.append(torch.empty(50_000, device=card.device))
+        torch.empty(1024, device=card.device) + 1
+
+    watched = watch(card, dry, call)
+    assert watched.measured == 2 * 4096
+    assert watched.kept == 0
+    assert watched.moves == (4096, 4096, -4096, -4096)
+
+
+def test_what_every_run_leaves_behind_is_told(card: VirtualCard) -> None:
+    """It is watched twice, and no more."""
+    kept: list[torch.Tensor] = []
+    dry = dry_run(lambda: torch.empty(1024, device="meta"))
+    watched = watch(card, dry, lambda: kept.append(torch.empty(1024, device=card.device)))
+    assert watched.kept == 4096
+    assert len(kept) == 2
+
+
+def test_a_run_too_small_to_tell_teaches_scratch_and_no_factor(card: VirtualCard) -> None:
+    """What its scratch does not explain is fixed, and would be multiplied by the size."""
+    dry = _dry("flux-vae-mini", 8)
+    learnt = Learnt({"convolution 8x8x3x3": 1.0}, matched=1.0)
+    small = Watched(measured=dry.peak * 4, reserved=None, refusals=0, learnt=learnt)
+    known = calibrated(Calibration(), dry, small, samples=1, table=NONE)
+    assert known.shares == learnt.shares
+    assert known.corrected(1000) == 1000
