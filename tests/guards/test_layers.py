@@ -14,6 +14,7 @@ FLOORS = (
     ("errors",),
     ("units",),
     ("settings",),
+    ("kept",),
     ("allocators",),
     ("card", "weigh", "plan"),
     ("watch",),
@@ -25,7 +26,7 @@ FLOORS = (
     ("cli",),
 )
 RANK = {name: rank for rank, floor in enumerate(FLOORS) for name in floor}
-WITHOUT_TORCH = ("errors", "units", "settings", "allocators", "plan", "report")
+WITHOUT_TORCH = ("errors", "units", "settings", "kept", "allocators", "plan", "report")
 ONLY_IN = {
     "diffusers": "adapters",
     "transformers": "adapters",

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import json
+import math
+import threading
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tightfit.weigh.calibration import Calibration, Calibrations, Key, Seen
 
@@ -28,10 +32,42 @@ def test_it_is_calibrated_only_once_a_second_size_agrees() -> None:
     assert not one.with_run(Seen(400, 4000, 6000)).calibrated
 
 
-def test_the_nearest_size_tells() -> None:
-    """A small run with much fixed cost does not spoil the large ones."""
-    known = Calibration().with_run(Seen(1, 1000, 3000)).with_run(Seen(100, 100_000, 110_000))
-    assert known.corrected(90_000) == 99_000
+def test_two_sizes_tell_fixed_from_growing() -> None:
+    """A small run with much fixed cost spoils no other: the line through both is its own."""
+    known = Calibration()
+    for samples, predicted in ((1, 1000), (100, 100_000)):
+        known = known.with_run(Seen(samples, predicted, 2000 + int(1.1 * predicted)))
+    for predicted in (1000, 2000, 50_000, 90_000, 1_600_000):
+        assert known.corrected(predicted) == pytest.approx(2000 + 1.1 * predicted, abs=1)
+
+
+def test_two_sizes_that_are_all_but_one_draw_no_line() -> None:
+    """What runs of one size differ by is chance: a line through it could go anywhere."""
+    known = Calibration().with_run(Seen(100, 1000, 1250)).with_run(Seen(101, 1010, 1350))
+    assert known.corrected(100_000) < 150_000
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(1, 10**12), st.integers(1, 10**13)).map(
+            lambda pair: Seen(pair[0], pair[0], pair[1])
+        ),
+        max_size=8,
+    ),
+    st.integers(1, 10**12),
+    st.integers(1, 10**12),
+)
+def test_what_is_predicted_larger_is_never_corrected_to_less(
+    runs: list[Seen], one: int, other: int
+) -> None:
+    """Whatever was measured: else a larger tile would pass where a smaller one does not."""
+    known = Calibration()
+    for run in runs:
+        known = known.with_run(run)
+    small, large = sorted((one, other))
+    assert 0 <= known.corrected(small) <= known.corrected(large)
+    assert known.corrected(large) <= 16 * large + 1
+    assert known.corrected(large) >= large // 2 - 1
 
 
 def test_nothing_learnt_changes_nothing() -> None:
@@ -67,6 +103,33 @@ def test_two_processes_do_not_forget_one_another(tmp_path: Path) -> None:
     assert two.of(KEY).seen == (Seen(1, 2, 3),)
 
 
+@pytest.mark.parametrize("in_a_file", [True, False])
+def test_threads_that_keep_at_once_lose_nothing(tmp_path: Path, in_a_file: bool) -> None:
+    """Eight jobs end together: the file is whole, and has all that they measured."""
+    path = tmp_path / "calibrations.json"
+    memory = Calibrations()
+    start = threading.Barrier(8)
+
+    def job(at: int) -> None:
+        known = Calibrations(path) if in_a_file else memory
+        start.wait()
+        for turn in range(6):
+            key = Key(f"model {at} {turn}", "decode", "bfloat16", "a card", "2.13")
+            known.keep(key, Calibration().with_run(Seen(1, 2, 3)))
+
+    threads = [threading.Thread(target=job, args=(at,)) for at in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    known = Calibrations(path) if in_a_file else memory
+    for at in range(8):
+        for turn in range(6):
+            key = Key(f"model {at} {turn}", "decode", "bfloat16", "a card", "2.13")
+            assert known.of(key).seen == (Seen(1, 2, 3),)
+    assert [file.name for file in tmp_path.iterdir()] == (["calibrations.json"] * in_a_file)
+
+
 def test_without_a_file_it_is_kept_for_as_long_as_the_object() -> None:
     """And no longer."""
     memory = Calibrations()
@@ -84,6 +147,16 @@ def test_without_a_file_it_is_kept_for_as_long_as_the_object() -> None:
         '{"version": 1, "entries": 3}',
         json.dumps({"version": 1, "entries": {str(KEY): {"seen": [[1, 0, -1]], "shares": {}}}}),
         json.dumps({"version": 1, "entries": {str(KEY): {"seen": "x"}}}),
+        *(
+            json.dumps(
+                {"version": 1, "entries": {str(KEY): {"seen": [[1, 2, 3]], "shares": shares}}}
+            )
+            for shares in ({"a": math.nan}, {"a": math.inf}, {"a": -0.5}, {"a": "x"}, [1])
+        ),
+        json.dumps(
+            {"version": 1, "entries": {str(KEY): {"seen": [[math.inf, 2, 3]], "shares": {}}}}
+        ),
+        "[" * 100_000,
     ],
 )
 def test_a_damaged_file_is_as_good_as_none(tmp_path: Path, text: str) -> None:

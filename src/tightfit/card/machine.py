@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
+
+from tightfit import kept
 
 VERSION = 1
 _FILE = "machine.json"
@@ -43,8 +44,8 @@ class Machine:
     @classmethod
     def read(cls, folder: Path) -> Machine:
         """What is kept in `folder`; a file that cannot be read is as good as none."""
-        with suppress(OSError, ValueError, TypeError, KeyError, AttributeError):
-            stored = json.loads((folder / _FILE).read_text(encoding="utf-8"))
+        stored = kept.read(folder / _FILE)
+        with suppress(ValueError, TypeError, KeyError, AttributeError):
             if stored["version"] == VERSION:
                 cards = {
                     str(uuid): MeasuredCard(**{name: _bytes(v) for name, v in card.items()})
@@ -55,21 +56,18 @@ class Machine:
 
     def keep(self, folder: Path) -> None:
         """Write it beside what is kept already; what was not measured now stays as it was."""
-        before = Machine.read(folder)
-        cards = dict(before.cards)
-        for uuid, card in self.cards.items():
-            known = {name: value for name, value in asdict(card).items() if value is not None}
-            cards[uuid] = replace(cards.get(uuid, MeasuredCard()), **known)
-        values = {
-            "version": VERSION,
-            "cards": {uuid: asdict(card) for uuid, card in cards.items()},
-            "disk": before.disk if self.disk is None else self.disk,
-        }
-        with suppress(OSError):
-            folder.mkdir(parents=True, exist_ok=True)
-            part = folder / f"{_FILE}.part"
-            part.write_text(json.dumps(values, indent=1), encoding="utf-8")
-            part.replace(folder / _FILE)
+        with kept.turn(folder / _FILE):
+            before = Machine.read(folder)
+            cards = dict(before.cards)
+            for uuid, card in self.cards.items():
+                known = {name: value for name, value in asdict(card).items() if value is not None}
+                cards[uuid] = replace(cards.get(uuid, MeasuredCard()), **known)
+            values = {
+                "version": VERSION,
+                "cards": {uuid: asdict(card) for uuid, card in cards.items()},
+                "disk": before.disk if self.disk is None else self.disk,
+            }
+            kept.write(folder / _FILE, values)
 
 
 def _bytes(value: Any) -> int | None:

@@ -5,19 +5,26 @@ One size gives a factor; two sizes that agree make it "calibrated".
 
 from __future__ import annotations
 
-import json
+import math
+import threading
+from bisect import bisect_left
 from collections.abc import Mapping
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
+
+from tightfit import kept
 
 AGREE = 0.03
 """Two sizes agree when the line through the others is this near to each."""
 _POINTS = 6
 _LIMIT = 300
 _LEAST, _MOST = 0.5, 16.0
+_APART = 1.5
+"""So many times the smallest must the largest be for a line through both to tell others."""
 VERSION = 1
+"""Of the file; also to be raised when the same run is predicted in another way than before."""
 
 
 @dataclass(frozen=True)
@@ -79,12 +86,33 @@ class Calibration:
         return "one real run" if len(self.seen) == 1 else f"{len(self.seen)} real runs"
 
     def corrected(self, predicted: int) -> int:
-        """A prediction, scaled by what was measured at the nearest size."""
-        if not self.seen:
+        """A prediction, moved by what was measured; never falls as the prediction grows.
+
+        One size gives a factor. Between two sizes it is the line from one to the other, and above
+        the largest the line from the smallest through it: then what is fixed is told from what
+        grows. No factor is believed outside 0.5 to 16.
+        """
+        points = self._points()
+        if not points:
             return predicted
-        nearest = min(self.seen, key=lambda run: abs(run.predicted - predicted))
-        factor = nearest.measured / max(1, nearest.predicted)
-        return int(predicted * min(_MOST, max(_LEAST, factor)))
+        at = bisect_left(points, (predicted, 0))
+        (first, least), (last, most) = points[0], points[-1]
+        if at == 0:
+            return int(predicted * least / first)
+        if at < len(points):
+            (below, low), (above, high) = points[at - 1], points[at]
+            return int(low + (high - low) * (predicted - below) / (above - below))
+        slope = most / last if last < _APART * first else (most - least) / (last - first)
+        return int(most + min(_MOST, max(_LEAST, slope)) * (predicted - last))
+
+    def _points(self) -> list[tuple[int, float]]:
+        """(predicted, measured) in rising order, in which what is measured does not fall."""
+        latest = {run.predicted: run.measured for run in self.seen}
+        points: list[tuple[int, float]] = []
+        for predicted, measured in sorted(latest.items()):
+            believed = min(_MOST * predicted, max(_LEAST * predicted, float(measured)))
+            points.append((predicted, max(believed, points[-1][1] if points else 0.0)))
+        return points
 
     def with_run(self, run: Seen) -> Calibration:
         """One run more; an older one of the same size goes."""
@@ -109,46 +137,43 @@ class Calibrations:
     def __init__(self, path: Path | None = None) -> None:
         self._path = path
         self._entries: dict[str, Any] = {}
+        self._lock = threading.Lock()
 
     def of(self, key: Key) -> Calibration:
         """What is known; an empty calibration where nothing is."""
         return _parsed(self._read().get(str(key)))
 
     def keep(self, key: Key, calibration: Calibration) -> None:
-        """Write it down beside what other processes wrote meanwhile."""
-        entries = self._read()
-        entries.pop(str(key), None)
-        entries[str(key)] = {
-            "seen": [[run.samples, run.predicted, run.measured] for run in calibration.seen],
-            "shares": dict(calibration.shares),
-        }
-        while len(entries) > _LIMIT:
-            entries.pop(next(iter(entries)))
-        if self._path is None:
+        """Write it down beside what others wrote meanwhile."""
+        with self._lock, nullcontext() if self._path is None else kept.turn(self._path):
+            entries = self._read()
+            entries.pop(str(key), None)
+            entries[str(key)] = {
+                "seen": [[run.samples, run.predicted, run.measured] for run in calibration.seen],
+                "shares": dict(calibration.shares),
+            }
+            while len(entries) > _LIMIT:
+                entries.pop(next(iter(entries)))
             self._entries = entries
-            return
-        with suppress(OSError):
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            part = self._path.with_suffix(".part")
-            part.write_text(json.dumps({"version": VERSION, "entries": entries}), encoding="utf-8")
-            part.replace(self._path)
+            if self._path is not None:
+                kept.write(self._path, {"version": VERSION, "entries": entries})
 
     def _read(self) -> dict[str, Any]:
         if self._path is None:
             return dict(self._entries)
-        with suppress(OSError, ValueError):
-            stored = json.loads(self._path.read_text(encoding="utf-8"))
-            if isinstance(stored, dict) and stored.get("version") == VERSION:
-                entries = stored.get("entries")
-                return entries if isinstance(entries, dict) else {}
+        stored = kept.read(self._path)
+        if isinstance(stored, dict) and stored.get("version") == VERSION:
+            entries = stored.get("entries")
+            return entries if isinstance(entries, dict) else {}
         return {}
 
 
 def _parsed(entry: Any) -> Calibration:
     """An entry of the file; one that is damaged is as good as none."""
-    with suppress(KeyError, TypeError, ValueError, AttributeError):
+    with suppress(KeyError, TypeError, ValueError, AttributeError, OverflowError):
         seen = tuple(Seen(int(a), int(b), int(c)) for a, b, c in entry["seen"])
         shares = {str(name): float(share) for name, share in entry["shares"].items()}
-        if all(run.predicted > 0 and run.measured > 0 for run in seen):
+        sound = all(math.isfinite(share) and share >= 0 for share in shares.values())
+        if sound and all(run.predicted > 0 and run.measured > 0 for run in seen):
             return Calibration(seen, shares)
     return Calibration()

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from contextlib import suppress
 from pathlib import Path
+
+from tightfit import kept
 
 _LIMIT = 500
 
@@ -21,8 +22,8 @@ class Lessons:
         self._path = path
         self._short: dict[str, int] = {}
         if path is not None:
-            with suppress(OSError, ValueError, TypeError, AttributeError, OverflowError):
-                stored = json.loads(path.read_text(encoding="utf-8"))
+            stored = kept.read(path)
+            with suppress(ValueError, TypeError, AttributeError, OverflowError):
                 self._short = {str(key): int(value) for key, value in stored.items()}
 
     def refusals(self, key: str) -> int:
@@ -39,8 +40,4 @@ class Lessons:
         while len(self._short) > _LIMIT:
             self._short.pop(next(iter(self._short)))
         if self._path is not None:
-            with suppress(OSError):
-                self._path.parent.mkdir(parents=True, exist_ok=True)
-                part = self._path.with_suffix(".part")
-                part.write_text(json.dumps(self._short), encoding="utf-8")
-                part.replace(self._path)
+            kept.write(self._path, self._short)
