@@ -8,10 +8,14 @@ import torch
 
 from tightfit.card.base import Card
 from tightfit.card.lanes import Lane, Mark, Queue, check_copy
+from tightfit.card.virtual.card import VirtualCard
+from tightfit.card.virtual.lanes import VirtualLane, VirtualQueue
 
 
 def open_lane(card: Card) -> Lane:
     """A new queue of copies to `card`. It needs no closing: drain it before its memory goes."""
+    if isinstance(card, VirtualCard):
+        return VirtualLane(card)
     if card.kind == "cuda":
         return _CudaLane(card.device)
     return _HostLane(card.device)
@@ -19,6 +23,8 @@ def open_lane(card: Card) -> Lane:
 
 def compute_of(card: Card) -> Queue:
     """The compute queue of `card`: on CUDA the stream that is current where it is called upon."""
+    if isinstance(card, VirtualCard):
+        return VirtualQueue(card)
     if card.kind == "cuda":
         return _CudaQueue(card.device)
     return _HostQueue()

@@ -12,10 +12,12 @@ import torch
 from tightfit import allocators as models
 from tightfit.card.base import Card, Observer, Reading
 from tightfit.card.virtual.backend import register
+from tightfit.card.virtual.clocks import Clock
 from tightfit.card.virtual.driver import Driver
 from tightfit.card.virtual.faults import Faults, Form, exception_of
 from tightfit.card.virtual.keeper import DEVICE_TYPE, keepers
 from tightfit.card.virtual.spec import VirtualSpec
+from tightfit.card.virtual.traffic import Traffic
 from tightfit.errors import BooksError, UsageError
 from tightfit.units import format_bytes
 
@@ -32,6 +34,8 @@ class VirtualCard(Card):
         faults: switches; see `Faults`.
         syncs: how often somebody waited for it.
         allocations: how many requests were served.
+        frees: how many frees were delayed.
+        traffic: who touches which bytes, where `Faults.lanes` is on.
     """
 
     kind = "virtual"
@@ -44,6 +48,8 @@ class VirtualCard(Card):
         self.faults = Faults()
         self.syncs = 0
         self.allocations = 0
+        self.frees = 0
+        self.traffic = Traffic(self.faults)
         self._refusals = 0
         self._peak_allocated = 0
         self._peak_reserved = 0
@@ -108,14 +114,26 @@ class VirtualCard(Card):
     def trim(self) -> None:
         """Count delayed frees, then give cached memory back."""
         with self._books():
-            self._count_frees()
+            self._count_frees(self.frees)
             self._model.trim()
         self._tell()
 
     def sync(self) -> None:
         """Count delayed frees, and raise an error that was kept back."""
         self.syncs += 1
+        self.traffic.host_waits_for_all()
         self.settle()
+
+    @property
+    def hazards(self) -> tuple[str, ...]:
+        """What lacked a wait, a sentence for each; see `Faults.lanes`."""
+        return self.traffic.hazards
+
+    def await_point(self, clock: Clock, frees: int) -> None:
+        """Wait until a mark is passed: `sync`, as far as that and the first `frees` frees."""
+        self.syncs += 1
+        self.traffic.host_waits(clock)
+        self._catch_up(frees)
 
     def check(self) -> None:
         """The allocator's books add up, and stay inside the card."""
@@ -267,8 +285,12 @@ class VirtualCard(Card):
 
     def settle(self) -> None:
         """Count delayed frees, and raise the oldest error that was kept back."""
+        self.traffic.host_waits_for_compute()
+        self._catch_up(self.frees)
+
+    def _catch_up(self, frees: int) -> None:
         with self._books():
-            self._count_frees()
+            self._count_frees(frees)
         self._tell()
         if self._late:
             raise self._late.pop(0)
@@ -280,13 +302,16 @@ class VirtualCard(Card):
 
     def _free(self, block: models.Block) -> None:
         if self.faults.delayed_frees:
+            self.frees += 1
             self._waiting.append(block)
             self._waiting_bytes += block.size
         else:
             self._model.give(block)
 
-    def _count_frees(self) -> None:
-        waiting, self._waiting = self._waiting, []
+    def _count_frees(self, first: int) -> None:
+        """Of all frees that were ever delayed, the `first` ones count."""
+        due = max(0, first - (self.frees - len(self._waiting)))
+        waiting, self._waiting = self._waiting[:due], self._waiting[due:]
         for block in waiting:
             self._waiting_bytes -= block.size
             self._model.give(block)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
@@ -74,6 +74,9 @@ class Faults:
         silent_workspace: a refused workspace changes the algorithm (other bits) and only the
             count of refusals tells; otherwise it is an out-of-memory error.
         on_allocate: called before each allocation with (operator name, bytes).
+        lanes: copies of lanes arrive when somebody waits for them; what lacks a wait is poisoned
+            and kept in `VirtualCard.hazards`, or raised (``strict``): see `card.virtual.lanes`.
+        lane_seed: with `lanes`, copies also arrive by chance before they are waited for.
     """
 
     planned: list[Planned] = field(default_factory=list)
@@ -84,6 +87,8 @@ class Faults:
     workspace: Callable[[str, int], int] | None = None
     silent_workspace: bool = False
     on_allocate: Callable[[str, int], None] | None = None
+    lanes: bool | Literal["strict"] = False
+    lane_seed: int | None = None
 
     def due(self) -> Planned | None:
         """Count one allocation; the planned fault that strikes it, if any."""

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import weakref
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
+
+if TYPE_CHECKING:
+    from tightfit.card.virtual.traffic import Traffic
+    from tightfit.card.virtual.uses import Uses
 
 DEVICE_TYPE = "vcard"
 
@@ -14,6 +18,7 @@ class Keeper(Protocol):
     """Who keeps the books for a device index."""
 
     index: int
+    traffic: Traffic
 
     def charge(self, size: int, operator: str) -> Any:
         """Allocate `size` bytes; the answer is handed back to `discharge`."""
@@ -41,7 +46,7 @@ keepers: weakref.WeakValueDictionary[int, Keeper] = weakref.WeakValueDictionary(
 class Charge:
     """One storage on the books; freed when the last tensor that shares it is gone."""
 
-    __slots__ = ("__weakref__", "block", "keeper", "key", "size", "storage")
+    __slots__ = ("__weakref__", "block", "keeper", "key", "size", "storage", "uses")
 
     def __init__(self, keeper: Keeper, block: Any, storage: torch.UntypedStorage) -> None:
         self.keeper = keeper
@@ -49,12 +54,15 @@ class Charge:
         self.storage = storage  # keeps the address from being reused while the books name it
         self.key = storage._cdata
         self.size = storage.nbytes()
+        self.uses: Uses | None = None
         charges[self.key] = weakref.ref(self)
 
     def __del__(self) -> None:
         known = charges.get(self.key)
         if known is not None and known() in (None, self):
             charges.pop(self.key, None)
+        if self.uses is not None:
+            self.keeper.traffic.freed(self)
         self.keeper.discharge(self.block)
 
 

@@ -33,6 +33,24 @@ _MOVES_ONLY = frozenset(
         "aten::flip",
     }
 )
+_SHAPES_ONLY = frozenset(
+    {
+        f"aten::{name}"
+        for name in (
+            "empty_like",
+            "full_like",
+            "new_empty",
+            "new_empty_strided",
+            "new_full",
+            "new_ones",
+            "new_zeros",
+            "ones_like",
+            "rand_like",
+            "randn_like",
+            "zeros_like",
+        )
+    }
+)
 _TAKES_HOST_TENSORS = frozenset(
     {"aten::copy_", "aten::_to_copy", "aten::index", "aten::index_put_", "aten::_index_put_impl_"}
 )
@@ -49,6 +67,7 @@ class Facts:
         views: every result shares the storage of an argument.
         computes: it does arithmetic, so halves are computed in float32 and rounded.
         mixes: it takes host tensors beside card tensors.
+        shapes: it looks at the shapes of its arguments, and not at their values.
         answers: it gives a number rather than a tensor, so the host waits for it.
     """
 
@@ -57,6 +76,7 @@ class Facts:
     views: bool
     computes: bool
     mixes: bool
+    shapes: bool
     answers: bool
 
 
@@ -85,6 +105,7 @@ def facts_of(func: OpOverload) -> Facts:
         views=views,
         computes=not mutates and not views and name not in _MOVES_ONLY,
         mixes=name in _TAKES_HOST_TENSORS,
+        shapes=name in _SHAPES_ONLY,
         answers=bool(returns) and not any("Tensor" in str(r.type) for r in returns),
     )
 
@@ -103,6 +124,24 @@ def tensors_in(value: Any) -> Iterator[torch.Tensor]:
     elif isinstance(value, dict):
         for item in value.values():
             yield from tensors_in(item)
+
+
+def written_by(func: OpOverload, args: Any, kwargs: dict[str, Any]) -> list[Any]:
+    """The arguments that `func` writes into."""
+    places, names = _written(func)
+    return [args[place] for place in places if place < len(args)] + [
+        kwargs[name] for name in names if name in kwargs
+    ]
+
+
+@cache
+def _written(func: OpOverload) -> tuple[tuple[int, ...], tuple[str, ...]]:
+    written = [
+        (place, argument.name)
+        for place, argument in enumerate(func._schema.arguments)
+        if argument.alias_info is not None and argument.alias_info.is_write
+    ]
+    return tuple(place for place, _ in written), tuple(name for _, name in written)
 
 
 _forecasts: dict[Any, Forecast | None] = {}

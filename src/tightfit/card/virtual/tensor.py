@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch._ops import OpOverload
 
+from tightfit.card.virtual.attention import attention
 from tightfit.card.virtual.keeper import DEVICE_TYPE, Charge, Keeper, charges, keeper_at
 from tightfit.card.virtual.operators import (
     HALVES,
@@ -22,7 +23,9 @@ from tightfit.card.virtual.operators import (
     facts_of,
     forecast,
     tensors_in,
+    written_by,
 )
+from tightfit.errors import JobFailed
 
 _aten = torch.ops.aten
 
@@ -81,7 +84,7 @@ class VirtualTensor(torch.Tensor):
         kwargs = kwargs or {}
         with torch._C.DisableTorchFunctionSubclass():
             if func is torch.nn.functional.scaled_dot_product_attention:
-                return _attention(func, *args, **kwargs)
+                return attention(func, *args, **kwargs)
             return func(*args, **kwargs)
 
     @classmethod
@@ -131,7 +134,10 @@ def fresh(make: Callable[[str], torch.Tensor], keeper: Keeper, *, operator: str)
     except BaseException:
         keeper.discharge(block)
         raise
-    return VirtualTensor(payload, Charge(keeper, block, payload.untyped_storage()))
+    charge = Charge(keeper, block, payload.untyped_storage())
+    if keeper.traffic.on:
+        keeper.traffic.allocated(charge)
+    return VirtualTensor(payload, charge)
 
 
 def _dispatch(func: OpOverload, args: Any, kwargs: dict[str, Any]) -> Any:
@@ -139,6 +145,46 @@ def _dispatch(func: OpOverload, args: Any, kwargs: dict[str, Any]) -> Any:
     if facts.composite:
         return func.decompose(*args, **kwargs)
     shells, keeper = _locate(func, facts, args, kwargs)
+    if facts.views or not keeper.traffic.on:
+        return _run(func, facts, shells, keeper, args, kwargs)
+    return _watched(func, facts, shells, keeper, args, kwargs)
+
+
+def _watched(
+    func: OpOverload,
+    facts: Facts,
+    shells: list[VirtualTensor],
+    keeper: Keeper,
+    args: Any,
+    kwargs: dict[str, Any],
+) -> Any:
+    """Told to those who look for missing waits."""
+    written = set(map(id, tensors_in(written_by(func, args, kwargs))))
+    writes = [shell for shell in shells if id(shell) in written]
+    reads = [] if facts.shapes else [shell for shell in shells if id(shell) not in written]
+    try:
+        step = keeper.traffic.begins(str(func), reads, writes)
+        outcome = _run(func, facts, shells, keeper, args, kwargs)
+        results = list(tensors_in((outcome, writes)))
+        keeper.traffic.ends(
+            step,
+            str(func),
+            [each for each in results if isinstance(each, VirtualTensor)],
+            [each for each in results if not isinstance(each, VirtualTensor)],
+        )
+    except JobFailed as error:
+        return _Refusal(error)
+    return outcome
+
+
+def _run(
+    func: OpOverload,
+    facts: Facts,
+    shells: list[VirtualTensor],
+    keeper: Keeper,
+    args: Any,
+    kwargs: dict[str, Any],
+) -> Any:
     target = kwargs.get("device")
     plain = payloads(args)
     named = {name: payloads(value) for name, value in kwargs.items()}
@@ -351,45 +397,3 @@ def _adopt(shell: VirtualTensor, payload: torch.Tensor, charge: Charge) -> None:
     torch.Tensor.data.__set__(shell, fresh)  # type: ignore[attr-defined]
     shell.payload = payload
     shell.charge = charge
-
-
-def _attention(
-    func: Any,
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    attn_mask: torch.Tensor | None = None,
-    dropout_p: float = 0.0,
-    is_causal: bool = False,
-    scale: float | None = None,
-    enable_gqa: bool = False,
-) -> torch.Tensor:
-    """Attention as the fused kernel that real cards run: no score matrix is ever allocated."""
-    if torch.is_autocast_enabled(DEVICE_TYPE):
-        low = torch.get_autocast_dtype(DEVICE_TYPE)
-        query, key, value = query.to(low), key.to(low), value.to(low)
-    fused = (
-        query.dim() == 4
-        and query.shape[-1] == value.shape[-1]
-        and query.stride(-1) == key.stride(-1) == value.stride(-1) == 1
-        and dropout_p == 0.0
-        and not enable_gqa
-        and not (torch.is_grad_enabled() and query.requires_grad)
-        and (attn_mask is None or attn_mask.dtype != torch.bool)
-    )
-    if not fused:
-        result: torch.Tensor = func(
-            query,
-            key,
-            value,
-            attn_mask=attn_mask,
-            dropout_p=dropout_p,
-            is_causal=is_causal,
-            scale=scale,
-            enable_gqa=enable_gqa,
-        )
-        return result
-    out, _ = _aten._scaled_dot_product_flash_attention_for_cpu(
-        query, key, value, 0.0, is_causal, attn_mask=attn_mask, scale=scale
-    )
-    return out  # type: ignore[no-any-return]

@@ -1,0 +1,101 @@
+"""Lanes of a virtual card: at once, or as late as a real device may be; see `Faults.lanes`.
+
+With the switch on, the bytes of a copy arrive when somebody waits for them and are NaN until then;
+a wait that is missing is a hazard, counted in `VirtualCard.hazards`:
+
+- compute uses bytes of a copy that it did not wait for: what it works out of them is NaN;
+- a copy goes over bytes that compute may still use: what compute worked out since is NaN, as far as
+  it is still alive on the card;
+- two lanes copy to the same bytes; memory is freed under a copy; the source of a copy is freed or
+  written to before the copy is done: the copy never arrives.
+
+Limits: all threads share the one compute queue. A host that waits orders all that any thread queues
+later. Gaps of a strided view count as used. Copies from the card to the host go through the compute
+queue, and so do those to the card that no lane makes. Integers are poisoned in the target of a
+copy, and in what a hazard spoils with all bits set. Turn the switch on before the memory is taken.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from tightfit.card.lanes import Lane, Mark, Queue, check_copy
+from tightfit.card.virtual.clocks import Clock
+from tightfit.card.virtual.tensor import VirtualTensor
+
+if TYPE_CHECKING:
+    from tightfit.card.virtual.card import VirtualCard
+
+
+class VirtualMark(Mark):
+    """A point in a queue of a virtual card.
+
+    Attributes:
+        clock: what is done when it is passed.
+        frees: how many delayed frees of the card count then.
+    """
+
+    __slots__ = ("_card", "clock", "frees")
+
+    def __init__(self, card: VirtualCard, clock: Clock, frees: int) -> None:
+        self._card = card
+        self.clock = clock
+        self.frees = frees
+
+    def drain(self) -> None:
+        """One of the waits in `VirtualCard.syncs`."""
+        self._card.await_point(self.clock, self.frees)
+
+
+class VirtualQueue(Queue):
+    """The compute queue of a virtual card."""
+
+    def __init__(self, card: VirtualCard) -> None:
+        self._card = card
+        self._line = card.traffic.compute
+
+    def mark(self, *, again: Mark | None = None) -> Mark:
+        """The point after the operators, and the frees, so far."""
+        return self._mark(again, self._card.frees)
+
+    def wait(self, mark: Mark) -> None:
+        """What the lanes were given before the mark arrives, where this is the compute queue."""
+        if not isinstance(mark, VirtualMark):
+            raise TypeError(f"a queue of a virtual card cannot wait for a {type(mark).__name__}")
+        self._card.traffic.wait(self._line, mark.clock)
+
+    def _mark(self, again: Mark | None, frees: int) -> Mark:
+        clock = self._card.traffic.mark(self._line)
+        if not isinstance(again, VirtualMark):
+            return VirtualMark(self._card, clock, frees)
+        again._card, again.clock, again.frees = self._card, clock, frees
+        return again
+
+
+class VirtualLane(VirtualQueue, Lane):
+    """A queue of copies to a virtual card."""
+
+    def __init__(self, card: VirtualCard) -> None:
+        super().__init__(card)
+        self._line = card.traffic.open()
+
+    def mark(self, *, again: Mark | None = None) -> Mark:
+        """The point after the copies so far."""
+        return self._mark(again, 0)
+
+    def copy(self, target: torch.Tensor, source: torch.Tensor) -> None:
+        """At once, or poison until it arrives. Raises `JobFailed` for a hazard in strict mode."""
+        check_copy(target, source, self._card.device)
+        assert isinstance(target, VirtualTensor)
+        traffic = self._card.traffic
+        if traffic.on:
+            traffic.copies(self._line, target, source)
+        else:
+            with torch.inference_mode():
+                target.payload.copy_(source)
+
+    def drain(self) -> None:
+        """One of the waits in `VirtualCard.syncs`."""
+        self._card.await_point(self._card.traffic.mark(self._line), 0)
