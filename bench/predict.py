@@ -30,7 +30,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from predict_bars import summary, table
+from predict_bars import CALIBRATED, summary, table
 from predict_cases import EVERY, FULL, MINI
 from predict_run import Bench
 from provenance import machine_of, versions_of
@@ -86,6 +86,7 @@ def _every_allocator(options: argparse.Namespace, folder: Path, output: Path | N
         if output and found:
             kept = _others(output, rows, options, versions)
             write(output, [*kept, *rows], machine=machine, versions=versions)
+            part.unlink()
     return rows
 
 
@@ -167,10 +168,13 @@ def _one_allocator(options: argparse.Namespace) -> None:
     for row in bench.rows():
         rows.append(row)
         write(folder / f"rows-{name}.json", rows, machine=machine, versions=versions)
-        print(f"{row.job} | {row.who}: {row.note}", file=sys.stderr, flush=True)
+        if row.who == CALIBRATED:
+            took = row.note if row.seconds is None else f"{row.seconds:.2f} s"
+            print(f"{row.job}: {took}", file=sys.stderr, flush=True)
     if bench.late:
         print(f"{name}: no time for {', '.join(bench.late)}", file=sys.stderr)
-    (folder / f"moves-{name}.json").write_text(json.dumps(bench.moves), encoding="utf-8")
+    if bench.moves:
+        (folder / f"moves-{name}.json").write_text(json.dumps(bench.moves), encoding="utf-8")
 
 
 def _card(options: argparse.Namespace) -> Card:

@@ -11,6 +11,7 @@ from tightfit.units import MIB
 CALIBRATED, UNCALIBRATED = "tightfit", "tightfit-uncalibrated"
 ALLOCATED_BARS = {CALIBRATED: 0.03, UNCALIBRATED: 0.15}
 RESERVED_BAR, UNDER_BAR = 0.08, 0.02
+RANDOM = "random weights; seconds include the inputs, which are made on the host"
 
 
 def off(predicted: int | None, measured: int | None, held: int = 0) -> float | None:
@@ -36,7 +37,10 @@ def reserved_holds(row: Row) -> bool | None:
 
 
 def table(rows: Iterable[Row]) -> str:
-    """A Markdown table, sizes in MiB; "activations" leaves out what was held before the call."""
+    """A Markdown table, sizes in MiB: predicted / measured.
+
+    "Activations" leaves out what was held before the call. What is the same in all notes is too.
+    """
     head = (
         "job",
         "who",
@@ -54,7 +58,7 @@ def table(rows: Iterable[Row]) -> str:
         reserved = off(row.predicted_reserved_bytes, row.peak_reserved_bytes)
         beyond = off(row.predicted_bytes, row.peak_allocated_bytes, row.baseline_bytes or 0)
         cells = (
-            row.job,
+            row.job.removeprefix("predict "),
             row.who,
             _both(row.predicted_bytes, row.peak_allocated_bytes),
             _marked(allocated, allocated_holds(row)),
@@ -62,7 +66,7 @@ def table(rows: Iterable[Row]) -> str:
             _both(row.predicted_reserved_bytes, row.peak_reserved_bytes),
             _marked(reserved, reserved_holds(row)),
             "" if row.seconds is None else f"{row.seconds:.2f}",
-            row.note,
+            row.note.removeprefix(RANDOM).removeprefix("; "),
         )
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
@@ -85,7 +89,6 @@ def summary(rows: Sequence[Row]) -> str:
 
 
 def _both(predicted: int | None, measured: int | None) -> str:
-    """Predicted / measured."""
     return " / ".join(
         "?" if size is None else f"{size / MIB:,.0f}" for size in (predicted, measured)
     )

@@ -12,7 +12,7 @@ from itertools import groupby
 
 import torch
 from held_card import Resident, reside
-from predict_bars import CALIBRATED, UNCALIBRATED
+from predict_bars import CALIBRATED, RANDOM, UNCALIBRATED
 from predict_cases import DTYPES, Case
 from rows import Row
 
@@ -28,7 +28,6 @@ from tightfit.weigh.workspace import CUDA, Workspaces, peak_of, sequence
 
 _RUNS, _QUICK = 3, 2.0
 """A job is run so often, until it took so many seconds in all."""
-_RANDOM = "random weights; seconds include the inputs, which are made on the host"
 
 
 @dataclass(frozen=True)
@@ -116,7 +115,7 @@ class Bench:
         try:
             network = reside(part, self.card, dtype=dtype)
         except Exception as error:
-            words = f"{_RANDOM}; the network did not get on the card: {_told(error)}"
+            words = f"{RANDOM}; the network did not get on the card: {_told(error)}"
             for case in cases:
                 for job, _ in self._jobs(case):
                     yield from _failed(job, words)
@@ -228,7 +227,7 @@ class _Stages:
                 who=who,
                 predicted_bytes=figures.allocated if figures else None,
                 predicted_reserved_bytes=figures.reserved if figures else None,
-                note="; ".join(filter(None, (_RANDOM, words, row.note, problem))),
+                note="; ".join(filter(None, (RANDOM, words, row.note, problem))),
             )
 
     def _clean(self) -> None:

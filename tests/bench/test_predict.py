@@ -9,6 +9,7 @@ from contextlib import nullcontext
 from dataclasses import replace
 from itertools import permutations
 from pathlib import Path
+from typing import Any
 
 import held_card
 import predict
@@ -18,6 +19,7 @@ import torch
 from held_card import reside
 from predict_bars import (
     CALIBRATED,
+    RANDOM,
     UNCALIBRATED,
     allocated_holds,
     off,
@@ -71,7 +73,7 @@ def a_bench(card: VirtualCard, *cases: Case, **more: object) -> Bench:
     return Bench(card, cases, Calibrations(), table=TABLE, **more)  # type: ignore[arg-type]
 
 
-def a_row(who: str = CALIBRATED, **figures: int) -> Row:
+def a_row(who: str = CALIBRATED, **figures: Any) -> Row:
     return Row("predict x decode 1x1 bf16 native", who, **figures)
 
 
@@ -158,9 +160,10 @@ class TestBars:
         """Both figures of each job, and the sum below."""
         good = {"predicted_bytes": 100 * MIB, "peak_allocated_bytes": 101 * MIB}
         bad = {"predicted_reserved_bytes": 100 * MIB, "peak_reserved_bytes": 110 * MIB}
-        rows = [a_row(**good, **bad)]
+        rows = [a_row(**good, **bad, note=f"{RANDOM}; learnt")]
         assert "| 100 / 101 | -1.0% |" in table(rows)
         assert "| 100 / 110 | **-9.1%** |" in table(rows)
+        assert "| learnt |" in table(rows)
         assert "allocated within 3% in 1 of 1" in summary(rows)
         assert "in 0 of 1" in summary(rows)
 
@@ -344,3 +347,5 @@ class TestMerging:
         learnt = json.loads((keep / "calibrations-native.json").read_text(encoding="utf-8"))
         assert "stale" not in learnt["entries"]
         assert json.loads((keep / "moves-native.json").read_text(encoding="utf-8"))
+        left = {"calibrations-native.json", "calibrations-async.json", "moves-native.json"}
+        assert {path.name for path in keep.iterdir()} == left
