@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from tightfit.errors import UsageError
 from tightfit.plan.budget import Budget, BudgetWish
-from tightfit.units import GIB, MIB
+from tightfit.units import GIB, MIB, parse_share
 
 CARD = 8 * GIB
 
@@ -71,6 +71,15 @@ def test_what_a_card_does_not_have_is_refused(
     with pytest.raises(UsageError) as refused:
         BudgetWish.of(vram, reserve).on("card", CARD)
     assert words in str(refused.value)
+
+
+@given(st.integers(1, 2**44))
+def test_bytes_are_written_as_a_user_would_and_mean_the_same(size: int) -> None:
+    """So that a card named by them has a name."""
+    share = BudgetWish.of(size, None).share
+    assert share is not None
+    assert parse_share(share.text).size == size
+    assert BudgetWish.of(6 * GIB, None).share == parse_share("6GiB")
 
 
 @given(st.integers(1, 2**44), st.integers(0, 2**44), st.integers(1, 2**44))

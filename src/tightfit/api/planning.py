@@ -85,7 +85,9 @@ class Question:
 
     def working(self, model: Model) -> Working:
         """What the largest call of a stage needs beside its weights."""
-        return model.gauge.at(model.whole(self.size), allocator=self.card.allocator)
+        told = model.gauge.at(model.whole(self.size), allocator=self.card.allocator)
+        # On a bare card what is allocated is the tensors alone, whatever a table says of CUDA.
+        return told if self.card.scratch else replace(told, allocated=told.dry)
 
     def predicts(self, model: Model) -> bool:
         """Whether it is known what `model` needs beside its weights."""

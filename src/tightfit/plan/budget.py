@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tightfit.errors import UsageError
-from tightfit.units import Share, format_bytes, parse_reserve, parse_share
+from tightfit.units import GIB, KIB, MIB, Share, format_bytes, parse_reserve, parse_share
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class BudgetWish:
         """
         if isinstance(vram, int) and vram <= 0:
             raise UsageError(f"--vram `{vram}` is not above zero.")
-        share = Share(f"{vram}B", size=vram) if isinstance(vram, int) else None
+        share = Share(_written(vram), size=vram) if isinstance(vram, int) else None
         if isinstance(vram, str):
             share = parse_share(vram)
         kept = parse_reserve(reserve) if isinstance(reserve, str) else reserve or 0
@@ -62,3 +62,11 @@ class BudgetWish:
                 f"{format_bytes(total)}."
             )
         return Budget(budget, self.reserve)
+
+
+def _written(size: int) -> str:
+    """As a user would have written it, to the byte: ``6GiB``."""
+    for factor, unit in ((GIB, "GiB"), (MIB, "MiB"), (KIB, "KiB")):
+        if size % factor == 0:
+            return f"{size // factor}{unit}"
+    return f"{size}B"
