@@ -1,0 +1,179 @@
+"""A module whose weights come and go with its calls."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils.hooks import RemovableHandle
+
+from tightfit.errors import UsageError
+from tightfit.place.arena import Arena
+from tightfit.place.groups import Group
+from tightfit.place.ring import Ring
+from tightfit.place.running import Call, Running
+from tightfit.place.seat import Seat
+
+_SHOW_NOTHING: tuple[torch.Tensor, ...] = ()
+
+
+@dataclass(eq=False)
+class Passing:
+    """A group that passes through a ring.
+
+    Attributes:
+        group: its tensors and anchors.
+        arena: its master.
+        ring: what it passes through.
+        seats: of all its tensors; each with its index among the tensors of `arena`.
+        away: for each seat, what it shows while nobody uses the group.
+        head: the module whose call covers every use.
+        shown: the tensors that the seats show; empty for `away`.
+    """
+
+    group: Group
+    arena: Arena
+    ring: Ring
+    seats: Sequence[tuple[Seat, int]]
+    away: Sequence[torch.Tensor]
+    head: nn.Module
+    shown: tuple[torch.Tensor, ...] = _SHOW_NOTHING
+
+    def show(self, views: tuple[torch.Tensor, ...]) -> None:
+        """Let the seats show `views`, the tensors of a slot."""
+        if self.shown is views:
+            return
+        self.shown = _SHOW_NOTHING
+        with torch.inference_mode(False):
+            for seat, at in self.seats:
+                seat.tensor.data = views[at]
+        self.shown = views
+
+    def hide(self) -> None:
+        """Let the seats show that the weights are away."""
+        with torch.inference_mode(False):
+            for (seat, _), placeholder in zip(self.seats, self.away, strict=True):
+                seat.tensor.data = placeholder
+        self.shown = _SHOW_NOTHING
+
+
+class Binding:
+    """Hooks on a module: each group is on the card while one of its anchors is being called."""
+
+    def __init__(
+        self,
+        module: nn.Module,
+        device: torch.device,
+        passing: Iterable[Passing],
+        masters: dict[int, Seat],
+    ) -> None:
+        """`masters` finds the seat of each tensor that the module holds, by the tensor's id."""
+        self._device = device
+        self._running = Running(_let_go)
+        self._handles: list[RemovableHandle] = []
+        modules = dict(module.named_modules())
+        anchored: dict[str, list[Passing]] = defaultdict(list, {"": []})
+        for each in passing:
+            for anchor in each.group.anchors:
+                anchored[anchor].append(each)
+        try:
+            for path, here in anchored.items():
+                self._hook(modules[path], here)
+            for owner in modules.values():
+                register: Any = owner.register_state_dict_post_hook
+                self._handles.append(register(_serving(masters)))
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """End calls that ended unseen, and take the hooks away; harmless when repeated."""
+        while self._handles:
+            self._handles.pop().remove()
+        self._running.end_all()
+
+    def _hook(self, module: nn.Module, here: Sequence[Passing]) -> None:
+        def before(
+            module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+        ) -> tuple[Any, Any] | None:
+            call = self._running.enter(module)
+            moved = self._begin(call, args, kwargs) if call.outermost else None
+            for each in here:
+                self._take(call, each)
+            return moved
+
+        def after(module: nn.Module, args: Any, output: Any) -> None:
+            del args, output
+            self._running.leave(module)
+
+        self._handles.append(
+            module.register_forward_pre_hook(before, prepend=True, with_kwargs=True)
+        )
+        self._handles.append(module.register_forward_hook(after, always_call=True))
+
+    def _begin(
+        self, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[Any, Any] | None:
+        """The outermost call: inputs come to the card, and autocast keeps no copies of weights.
+
+        Such a copy would outlive what it was made of, or stand for other weights in one slot.
+        """
+        tensors = [each for each in tree_leaves((args, kwargs)) if isinstance(each, torch.Tensor)]
+        if torch.is_grad_enabled() and any(each.requires_grad for each in tensors):
+            raise UsageError(
+                f"`{type(call.module).__name__}` is streamed, so it has no gradients, and an input "
+                "requires one: use torch.no_grad()."
+            )
+        call.undo = _without_autocast_cache()
+        if all(each.device.type != "cpu" for each in tensors):
+            return None
+        moved: tuple[Any, Any] = tree_map(self._to_card, (args, kwargs))
+        return moved
+
+    def _to_card(self, value: Any) -> Any:
+        if isinstance(value, torch.Tensor) and value.device.type == "cpu":
+            return value.to(self._device)
+        return value
+
+    def _take(self, call: Call, each: Passing) -> None:
+        if each.ring.is_full_for(each.arena):
+            self._running.end_unseen(call.module)
+        call.taken.append(each)
+        each.show(each.ring.take(each.arena, call))
+
+
+def _serving(masters: dict[int, Seat]) -> Callable[..., None]:
+    """A hook that puts the masters into a state dict, wherever the weights are."""
+
+    def serve(module: nn.Module, state: dict[str, Any], prefix: str, metadata: Any) -> None:
+        del metadata
+        for table in (module._parameters, module._buffers):
+            for name, tensor in table.items():
+                seat = masters.get(id(tensor))
+                if seat is not None and prefix + name in state:
+                    state[prefix + name] = seat.master
+
+    return serve
+
+
+def _let_go(call: Call) -> None:
+    for each in reversed(call.taken):
+        lingers = call.module is not each.head and len(each.group.anchors) > 1
+        if each.ring.leave(each.arena, call, lingers=lingers):
+            each.hide()
+
+
+def _without_autocast_cache() -> Callable[[], None]:
+    """Switch the cache of autocast off; the answer puts it back as it was."""
+    before: bool = torch.is_autocast_cache_enabled()
+    torch.set_autocast_cache_enabled(False)
+
+    def undo() -> None:
+        torch.set_autocast_cache_enabled(before)
+
+    return undo

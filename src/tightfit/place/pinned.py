@@ -1,0 +1,90 @@
+"""Host memory that the driver holds in place: copies from it to the card need no stop between."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+
+_MAPS = Path("/proc/self/maps")
+_LIBRARY = "libcudart"
+
+
+class Pins:
+    """Buffers held in place, within a budget; one that is refused is copied all the same, slower.
+
+    Attributes:
+        budget: bytes that may be held.
+        bytes: that are held.
+        refused: buffers that were not, for want of budget or by the driver's word.
+    """
+
+    def __init__(
+        self,
+        budget: int,
+        *,
+        register: Callable[[int, int], bool],
+        unregister: Callable[[int], None],
+    ) -> None:
+        """`register` is given an address and a size, and `unregister` the address."""
+        self.budget = budget
+        self.bytes = 0
+        self.refused = 0
+        self._register = register
+        self._unregister = unregister
+
+    @classmethod
+    def none(cls) -> Pins:
+        """Nothing is held."""
+        return cls(0, register=lambda _at, _size: False, unregister=lambda _at: None)
+
+    @classmethod
+    def cuda(cls, budget: int) -> Pins:
+        """Held by CUDA's driver. Nothing is, where its runtime library is not loaded."""
+        runtime = _runtime()
+        if runtime is None:
+            return cls.none()
+
+        def register(address: int, size: int) -> bool:
+            pointer = ctypes.c_void_p(address)
+            if runtime.cudaHostRegister(pointer, ctypes.c_size_t(size), 0) == 0:
+                return True
+            # A refusal stays behind as the last error, which the next kernel check would raise.
+            runtime.cudaGetLastError()
+            return False
+
+        def unregister(address: int) -> None:
+            if runtime.cudaHostUnregister(ctypes.c_void_p(address)) != 0:
+                runtime.cudaGetLastError()
+
+        return cls(budget, register=register, unregister=unregister)
+
+    def hold(self, buffer: torch.Tensor) -> bool:
+        """Hold `buffer` in place, from its first to its last byte; whether that was done."""
+        if buffer.nbytes == 0:
+            return False
+        fits = self.bytes + buffer.nbytes <= self.budget
+        if fits and self._register(buffer.data_ptr(), buffer.nbytes):
+            self.bytes += buffer.nbytes
+            return True
+        self.refused += 1
+        return False
+
+    def release(self, buffer: torch.Tensor) -> None:
+        """Let a held buffer go; nothing may be copied from it any more."""
+        self._unregister(buffer.data_ptr())
+        self.bytes -= buffer.nbytes
+
+
+def _runtime() -> ctypes.CDLL | None:
+    """The runtime library that PyTorch has loaded: errors are kept by each copy for itself."""
+    if not torch.cuda.is_available():
+        return None
+    torch.cuda.init()  # type: ignore[no-untyped-call]
+    for line in _MAPS.read_text(encoding="utf-8").splitlines():
+        path = line.rpartition(" ")[2]
+        if _LIBRARY in path.rpartition("/")[2]:
+            return ctypes.CDLL(path)
+    return None

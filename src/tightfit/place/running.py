@@ -1,0 +1,121 @@
+"""The calls of a module and its parts that are under way, one thread at a time."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import nn
+
+_CALL: Any = nn.Module._call_impl.__code__
+_LOOK_AGAIN = 0.1
+"""Seconds after which a thread that waits looks whether the other's call is still under way."""
+
+
+@dataclass(eq=False)
+class Call:
+    """A call of a hooked module.
+
+    Attributes:
+        module: what is called.
+        outermost: no other call of this module's session was under way.
+        taken: what has to be let go when it ends, in the order it was taken.
+        undo: done last, for the outermost call.
+    """
+
+    module: nn.Module
+    outermost: bool
+    taken: list[Any] = field(default_factory=list)
+    undo: Callable[[], None] | None = None
+
+
+class Running:
+    """A stack of calls, in one thread at a time: others wait until the outermost call ends.
+
+    Hooks after a call do not run for `KeyboardInterrupt`, `SystemExit` and `GeneratorExit`, so a
+    call may end unseen. Whoever finds an old call in the way (the same module again, another
+    thread, the end of the session) looks whether its frame is still there, and ends it if not.
+    """
+
+    def __init__(self, ended: Callable[[Call], None]) -> None:
+        """`ended` is told of each call that ends, innermost first; it lets go what was taken."""
+        self._ended = ended
+        self._stack: list[Call] = []
+        self._owner: int | None = None
+        self._turn = threading.Condition()
+
+    def enter(self, module: nn.Module) -> Call:
+        """A call of `module` begins. Waits for the calls of other threads."""
+        me = threading.get_ident()
+        with self._turn:
+            while self._owner not in (None, me):
+                if not self._turn.wait(_LOOK_AGAIN):
+                    self.end_unseen()
+            self._owner = me
+        if any(call.module is module for call in self._stack):
+            self.end_unseen(module)
+        call = Call(module, not self._stack)
+        self._stack.append(call)
+        return call
+
+    def leave(self, module: nn.Module) -> None:
+        """The call of `module` has ended, and with it those inside that ended unseen."""
+        if self._owner != threading.get_ident():
+            return
+        depth = len(self._stack)
+        while depth and self._stack[depth - 1].module is not module:
+            depth -= 1
+        if depth:
+            self._cut(depth - 1)
+        if not self._stack:
+            self._give_turn()
+
+    def end_all(self) -> None:
+        """The session ends: whatever is still on the stack ended unseen."""
+        self._cut(0)
+        self._give_turn()
+
+    def end_unseen(self, called: nn.Module | None = None) -> None:
+        """Drop calls whose frames are gone; `called` just begins: its frame is not an old one's."""
+        alive = _frames(self._owner)
+        if called is not None:
+            alive[id(called)] -= 1
+        kept = 0
+        for call in self._stack:
+            if alive[id(call.module)] <= 0:
+                break
+            alive[id(call.module)] -= 1
+            kept += 1
+        self._cut(kept)
+        if not kept and called is None and self._owner != threading.get_ident():
+            self._owner = None
+
+    def _cut(self, depth: int) -> None:
+        while len(self._stack) > depth:
+            call = self._stack[-1]
+            try:
+                self._ended(call)  # may be interrupted and done again
+            finally:
+                if call.undo is not None:
+                    call.undo()
+            self._stack.pop()
+
+    def _give_turn(self) -> None:
+        with self._turn:
+            self._owner = None
+            self._turn.notify_all()
+
+
+def _frames(thread: int | None) -> Counter[int]:
+    """How often each module (by id) is being called in `thread`."""
+    found: Counter[int] = Counter()
+    frame = sys._current_frames().get(thread) if thread is not None else None
+    while frame is not None:
+        if frame.f_code is _CALL:
+            found[id(frame.f_locals.get("self"))] += 1
+        frame = frame.f_back
+    return found

@@ -1,0 +1,65 @@
+"""One tensor of a module: the same object throughout, whatever it stands for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from tightfit.errors import UsageError
+
+_swap: Any = torch.utils.swap_tensors
+
+
+class Seat:
+    """A Parameter or buffer whose bytes can be somewhere else from one moment to the next.
+
+    Attributes:
+        tensor: the object that the module holds.
+        master: its values on the host; what `restore` gives it back.
+    """
+
+    __slots__ = ("_aside", "_path", "_wanted_grad", "master", "tensor")
+
+    def __init__(self, tensor: torch.Tensor, path: str) -> None:
+        self.tensor = tensor
+        self.master = tensor.data
+        self._path = path
+        self._aside: torch.Tensor | None = None  # of another kind: holds what is the object's own
+        self._wanted_grad = tensor.requires_grad
+        tensor.requires_grad_(False)
+
+    def settle(self, master: torch.Tensor) -> None:
+        """Take another master, with the same values."""
+        self.master = master
+        if self._aside is None:
+            self.tensor.data = master
+        else:
+            self._aside.data = master
+
+    def bring(self, view: torch.Tensor) -> None:
+        """Stand for `view`, on another device than so far. Raises `UsageError`."""
+        same: Any = torch._has_compatible_shallow_copy_type
+        if same(self.tensor, view):
+            self.tensor.data = view
+            return
+        shell = view.detach()
+        if isinstance(self.tensor, nn.Parameter):
+            shell = nn.Parameter(shell, requires_grad=False)
+        try:
+            _swap(self.tensor, shell)
+        except RuntimeError as error:
+            raise UsageError(
+                f"`{self._path}` cannot be streamed on this card: {str(error).rstrip('.')}."
+            ) from None
+        self._aside = shell
+
+    def restore(self) -> None:
+        """Stand for the master again, as at first; harmless when repeated."""
+        if self._aside is not None:
+            _swap(self.tensor, self._aside)
+            self._aside = None
+        elif self.tensor.data_ptr() != self.master.data_ptr() or self.tensor.device.type != "cpu":
+            self.tensor.data = self.master
+        self.tensor.requires_grad_(self._wanted_grad)
