@@ -16,7 +16,8 @@ import tightfit
 from tests.weigh.header_makers import write_safetensors
 from tightfit.adapters.parts import find_parts, load_part, outline_part
 from tightfit.api import planning
-from tightfit.api.planning import Question, ask
+from tightfit.api.planning import ask
+from tightfit.api.question import Question
 from tightfit.api.solving import answer
 from tightfit.card.host_memory import HostMemory
 from tightfit.errors import InputError, UsageError

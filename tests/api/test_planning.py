@@ -14,7 +14,8 @@ from tests.api.model_files import SHAPES, broken_files, gguf_file, model_file, s
 from tests.weigh import original_names as original
 from tests.weigh.header_makers import write_safetensors
 from tightfit.api import planning
-from tightfit.api.planning import Question, ask
+from tightfit.api.planning import ask
+from tightfit.api.question import Question
 from tightfit.card.host_memory import HostMemory
 from tightfit.errors import InputError, UsageError
 from tightfit.plan.plan import Plan

@@ -10,7 +10,8 @@ import pytest
 import tightfit
 from tests.api.model_files import model_file
 from tightfit.api import planning
-from tightfit.api.planning import Question, ask
+from tightfit.api.planning import ask
+from tightfit.api.question import Question
 from tightfit.api.solving import answer
 from tightfit.card.host_memory import HostMemory
 from tightfit.card.known import known_cards

@@ -78,7 +78,9 @@ class PartsSource:
         notes: list[str] = []
         for part in self.parts:
             stages = [s for s in self._stages(part) if encodes or s != "encode"]
-            models += _models(part, stages, size, card, dtype, steps, notes)
+            models += _models(
+                part, stages, size=size, card=card, dtype=dtype, steps=steps, notes=notes
+            )
         return Weighed(in_order(models), tuple(dict.fromkeys(notes)), self.usual)
 
     def _stages(self, part: Part) -> tuple[str, ...]:
@@ -116,7 +118,16 @@ def gauges_of(
             continue
         said: list[str] = []
         module = outline_part(part, dtype=getattr(torch, model.dtype))
-        gauge = _gauge(part, module, model.stage, size, card, model.dtype, model.name, said)
+        gauge = _gauge(
+            part,
+            module,
+            model.stage,
+            size=size,
+            card=card,
+            dtype=model.dtype,
+            name=model.name,
+            notes=said,
+        )
         notes += said
         gauged.append(replace(model, gauge=gauge))
     return tuple(gauged), tuple(dict.fromkeys(notes))
@@ -125,6 +136,7 @@ def gauges_of(
 def _models(
     part: Part,
     stages: Sequence[str],
+    *,
     size: Size,
     card: Outlook,
     dtype: str | None,
@@ -154,7 +166,9 @@ def _models(
         staying: dict[str, str] = {}
         gauge = _table(name, stage, chosen)
         if module is not None:
-            gauge = _gauge(part, module, stage, size, card, chosen, name, notes)
+            gauge = _gauge(
+                part, module, stage, size=size, card=card, dtype=chosen, name=name, notes=notes
+            )
             small = Size(_SMALL, _SMALL, _few(part, size))
             try:
                 call = call_of(part, module, stage, small, dtype=getattr(torch, chosen))
@@ -181,6 +195,7 @@ def _gauge(
     part: Part,
     module: nn.Module,
     stage: str,
+    *,
     size: Size,
     card: Outlook,
     dtype: str,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from tightfit.api.planning import Question
+from tightfit.api.question import Question
 from tightfit.card.known import known_cards
 from tightfit.card.outlook import look
 from tightfit.errors import UsageError
