@@ -17,6 +17,7 @@ from tightfit.card.base import Card
 from tightfit.errors import UsageError
 from tightfit.place.arena import Arena
 from tightfit.place.binding import Binding, Passing
+from tightfit.place.caches import forget_cached
 from tightfit.place.groups import Group, groups_of
 from tightfit.place.lanes import compute_of, open_lane
 from tightfit.place.pinned import Pins
@@ -130,6 +131,7 @@ def _set_up(
 ) -> None:
     """Everything in order; `stack` undoes it in the opposite one."""
     seats: dict[int, Seat] = {}
+    stack.callback(forget_cached, module)
     stack.callback(_restore, list(walk(module)), card.device)
     stack.callback(_restore_seats, seats)
     for group in session.groups:

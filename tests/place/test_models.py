@@ -1,0 +1,63 @@
+"""Real networks, narrow: streamed as resident, bit for bit."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from tests.cases.common import assert_back, virtual
+from tests.streaming import Case
+from tightfit.adapters import call_of, find_parts, load_part, stages_of
+from tightfit.place import placed
+from tightfit.place.streamed import streamed
+from tightfit.plan.pieces import Level
+from tightfit.plan.size import Size
+
+FLOAT = torch.float32
+
+
+def first(result: Any) -> torch.Tensor:
+    while not isinstance(result, torch.Tensor):
+        result = result[0]
+    return result
+
+
+@pytest.mark.parametrize(
+    ("name", "level", "frames"),
+    [
+        ("flux.1-dev-mini/transformer", "block", 1),
+        ("sdxl-mini/unet", "leaf", 1),
+        ("wan2.1-t2v-1.3b-mini/transformer", "leaf", 1),
+        ("qwen-image-mini/transformer", "block", 1),
+        ("flux.1-dev-mini/text_encoder", "leaf", 1),
+        ("flux.1-dev-mini/text_encoder_2", "block", 1),
+        ("wan2.1-t2v-1.3b-mini/vae", "leaf", 1),
+    ],
+)
+def test_a_network_streams_as_it_runs_resident(name: str, level: Level, frames: int) -> None:
+    """Two calls, every wait checked; nothing allocated by streaming, nothing left on the card."""
+    (part,) = find_parts(f"random:{name}")
+    module, stage = load_part(part, dtype=FLOAT), stages_of(part)[0]
+    card, size = virtual("1GiB"), Size(64, 64, frames)
+
+    def call() -> torch.Tensor:
+        return first(call_of(part, module, stage, size, dtype=FLOAT)())
+
+    case = Case.of(module, call_of(part, module, stage, size, dtype=FLOAT))
+    with placed(module, card.device):
+        start = card.allocations
+        wanted = call().cpu()
+        alone = card.allocations - start
+    residency = case.everything(level, 2, lambda at: at % 4 == 3)
+    card.faults.lanes = "strict"
+    with streamed(module, card, residency, case.blocks, order=case.order) as session:
+        assert torch.equal(call().cpu(), wanted)
+        start, copied = card.allocations, session.copies
+        assert torch.equal(call().cpu(), wanted)
+        assert card.allocations - start <= alone
+        assert session.copies.count > copied.count
+        assert session.copies.grown == 0
+    assert card.hazards == ()
+    assert_back(card)
