@@ -304,6 +304,79 @@ def test_a_mark_set_anew_counts_from_then_on(card: VirtualCard) -> None:
     assert len(card.hazards) == 1
 
 
+def test_a_mark_covers_nothing_that_was_queued_after_it(card: VirtualCard) -> None:
+    """Neither a copy for compute, nor an operator for a lane."""
+    slot, source = torch.zeros(8, device=card.device), torch.ones(8)
+    lane, compute = open_lane(card), compute_of(card)
+    used, came = compute.mark(), lane.mark()
+    lane.wait(used)
+    lane.copy(slot, source)
+    compute.wait(came)
+    assert slot.sum().isnan()
+    assert len(card.hazards) == 1
+    compute.wait(lane.mark())
+    total = slot.sum()
+    lane.wait(used)
+    lane.copy(slot, source)
+    assert total.isnan()
+    assert len(card.hazards) == 2
+    card.sync()
+
+
+def test_a_copy_to_one_slot_forgives_nothing_in_another(card: VirtualCard) -> None:
+    """A use of slot 1 is remembered while slot 0 is filled anew, and forgotten with its own."""
+    ring, source = torch.zeros(2, 8, device=card.device), torch.ones(8)
+    lane, compute = open_lane(card), compute_of(card)
+    lane.wait(compute.mark())
+    total = ring[1].sum()
+    lane.copy(ring[0], source)
+    assert card.hazards == ()
+    lane.copy(ring[1], source)
+    assert total.isnan()
+    assert len(card.hazards) == 1
+    lane.copy(ring[1], source)
+    assert len(card.hazards) == 1
+    card.sync()
+
+
+def test_a_copy_during_an_operator_spoils_what_comes_out_of_it(
+    card: VirtualCard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another thread's copy, when the values were read and nobody holds the result yet."""
+    slot, source = torch.zeros(8, device=card.device), torch.ones(8)
+    lane, compute = open_lane(card), compute_of(card)
+    lane.wait(compute.mark())
+    monkeypatch.setattr(card, "ceiling", lambda: lane.copy(slot, source))  # asked after computing
+    total = slot.exp()
+    assert total.isnan().all()
+    monkeypatch.undo()
+    assert len(card.hazards) == 1
+    card.sync()
+
+
+def test_a_lane_that_is_opened_after_a_wait_knows_of_it(card: VirtualCard) -> None:
+    """What the host has seen done is done for everybody who comes later."""
+    slot, source = torch.zeros(8, device=card.device), torch.ones(8)
+    card.sync()
+    lane = open_lane(card)
+    lane.copy(slot, source)
+    lane.drain()
+    assert slot.cpu().eq(1).all()
+    assert card.hazards == ()
+
+
+def test_a_resized_storage_keeps_its_values(card: VirtualCard) -> None:
+    """Its books are closed and opened anew, and nothing was freed."""
+    slot, source = torch.zeros(8, device=card.device), torch.ones(8)
+    lane, compute = open_lane(card), compute_of(card)
+    lane.wait(compute.mark())
+    lane.copy(slot, source)
+    compute.wait(lane.mark())
+    slot.resize_(1000)
+    assert slot[:8].cpu().eq(1).all()
+    assert card.hazards == ()
+
+
 def test_two_lanes_to_the_same_bytes_need_an_order(card: VirtualCard) -> None:
     """With a wait the later copy wins; without one it is a hazard."""
     target = torch.zeros(8, device=card.device)
@@ -342,6 +415,13 @@ def test_cards_have_queues_of_their_own_and_may_wait_for_one_another() -> None:
     compute_of(left).wait(lane.mark())
     compute_of(right).wait(compute_of(left).mark())
     assert target.cpu().eq(1).all()
+    compute_of(left).mark().drain()
+    lane.wait(compute_of(right).mark())
+    lane.copy(target, source)
+    compute_of(left).wait(lane.mark())
+    compute_of(left).mark().drain()
+    assert (left.syncs, right.syncs) == (2, 0)
+    assert target.sum().item() == 8
     assert left.hazards == right.hazards == ()
 
 
@@ -466,8 +546,8 @@ def test_resident_weights_are_not_spoilt_by_a_hazard_elsewhere() -> None:
     lane, compute = open_lane(card), compute_of(card)
     slot, source = torch.zeros(WIDTH, WIDTH, device=card.device), weights(1)[0]
     lane.wait(compute.mark())
-    later = torch.ones(WIDTH, device=card.device)
     wrong = slot @ resident_weight
+    later = torch.ones_like(resident_weight)
     lane.copy(slot, source)
     assert wrong.isnan().all()
     for right in (before, resident_weight, later):

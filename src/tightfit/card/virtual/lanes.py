@@ -9,10 +9,10 @@ a wait that is missing is a hazard, counted in `VirtualCard.hazards`:
 - two lanes copy to the same bytes; memory is freed under a copy; the source of a copy is freed or
   written to before the copy is done: the copy never arrives.
 
-Limits: all threads share the one compute queue. A host that waits orders all that any thread queues
-later. Gaps of a strided view count as used. Copies from the card to the host go through the compute
-queue, and so do those to the card that no lane makes. Integers are poisoned in the target of a
-copy, and in what a hazard spoils with all bits set. Turn the switch on before the memory is taken.
+Limits: all threads share the one compute queue, and a host that waits orders all that any thread
+queues later. Gaps of a strided view count as used. The last use of each span is kept, so that a
+hazard spoils what came after that one. Copies that no lane makes go through the compute queue. Only
+floating results are spoilt afterwards. Turn the switch on before the memory in question is taken.
 """
 
 from __future__ import annotations

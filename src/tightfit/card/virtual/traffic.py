@@ -116,7 +116,6 @@ class Traffic:
             for shell in writes:
                 uses, span = self._touch(shell, step, name)
                 uses.writes[span] = (step.tick, name)
-                step.computed |= uses.computed > 0
             return step
 
     def ends(
@@ -264,8 +263,8 @@ class Traffic:
     def _spoil(self, since: int) -> None:
         """What compute worked out since then would have been wrong: what is left of it is made so.
 
-        That is more than what came out of the bytes in question, and less where a result went to
-        the host without a wait.
+        `since` is the last of several uses of one span; what came of an earlier one alone stays,
+        and so does what went to the host. What came of none of them is made wrong with the rest.
         """
         self._spoilt = range(since, self.compute.clock[self.compute.number] + 1)
         for each in self._results:
