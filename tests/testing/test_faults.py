@@ -21,6 +21,8 @@ SWITCHES: dict[str, object] = {
     "workspace": lambda _, size: size,
     "silent_workspace": True,
     "on_allocate": lambda *_: None,
+    "lanes": "strict",
+    "lane_seed": 7,
 }
 
 

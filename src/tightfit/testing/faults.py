@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import fields
+from typing import Literal
 
 from tightfit.card.virtual.card import VirtualCard
 from tightfit.card.virtual.faults import Form, Planned
@@ -21,6 +22,8 @@ def faults(
     workspace: Callable[[str, int], int] | None = None,
     silent_workspace: bool | None = None,
     on_allocate: Callable[[str, int], None] | None = None,
+    lanes: bool | Literal["strict"] | None = None,
+    lane_seed: int | None = None,
 ) -> Iterator[None]:
     """Turn faults of `card` on while inside; what each means: `card.virtual.faults.Faults`."""
     wanted = {
@@ -31,6 +34,8 @@ def faults(
         "workspace": workspace,
         "silent_workspace": silent_workspace,
         "on_allocate": on_allocate,
+        "lanes": lanes,
+        "lane_seed": lane_seed,
     }
     assert wanted.keys() <= {each.name for each in fields(card.faults)}
     before = {name: getattr(card.faults, name) for name in wanted}
