@@ -220,15 +220,30 @@ def test_async_steps_are_those_of_the_seed_trace() -> None:
 def test_async_gives_back_whole_grains_alone() -> None:
     """A hole gives back the grains that lie wholly inside it."""
     allocator = make("async", Memory())
-    first, hole, last = allocator.take(8 * MIB), allocator.take(80 * MIB), allocator.take(8 * MIB)
+    first, hole, last = allocator.take(8 * MIB), allocator.take(60 * MIB), allocator.take(8 * MIB)
     assert allocator.reserved == 96 * MIB
     allocator.give(hole)
-    assert allocator.trim() == 32 * MIB  # bytes 8 to 88: only the grain from 32 to 64 is whole
+    assert allocator.trim() == 32 * MIB  # bytes 8 to 68: only the grain from 32 to 64 is whole
     allocator.check()
     allocator.give(first)
     allocator.give(last)
     allocator.trim()
     assert allocator.reserved == 0
+
+
+def test_async_gives_whole_grains_to_requests_of_two_and_more() -> None:
+    """They are reserved and not handed out: allocated stays what was asked for."""
+    allocator = make("async", Memory())
+    block = allocator.take(65 * MIB)
+    assert (allocator.allocated, allocator.reserved) == (65 * MIB, 96 * MIB)
+    allocator.take(1 * MIB)
+    assert allocator.reserved == 128 * MIB
+    allocator.check()
+    allocator.give(block)
+    assert allocator.allocated == 1 * MIB
+    assert allocator.take(96 * MIB).used == 96 * MIB
+    assert allocator.reserved == 128 * MIB
+    allocator.check()
 
 
 def test_expandable_grows_small_and_large_ranges_by_their_own_pages() -> None:

@@ -17,6 +17,7 @@ class ArenaAllocator(PooledAllocator):
 
     Args:
         grains: (largest request, grain) per range, in rising order.
+        whole_from: requests of so many grains and more take whole grains; None is never.
     """
 
     def __init__(
@@ -25,8 +26,10 @@ class ArenaAllocator(PooledAllocator):
         shrink: Callable[[int], None],
         *,
         grains: tuple[tuple[int, int], ...],
+        whole_from: int | None = None,
     ) -> None:
         super().__init__(grow, shrink)
+        self._whole_from = whole_from
         self._classes = tuple(
             (limit, grain, Pool(split_above=ALIGNMENT - 1)) for limit, grain in grains
         )
@@ -36,8 +39,14 @@ class ArenaAllocator(PooledAllocator):
 
     def _place(self, size: int) -> Block | None:
         grain, pool = next((g, p) for limit, g, p in self._classes if size <= limit)
-        block = pool.find(size) or self._extend(pool, grain, size)
-        return None if block is None else pool.cut(block, size)
+        whole = self._whole_from is not None and size >= self._whole_from * grain
+        taken = round_up(size, grain) if whole else size
+        block = pool.find(taken) or self._extend(pool, grain, taken)
+        if block is None:
+            return None
+        block = pool.cut(block, taken)
+        block.padding = taken - size
+        return block
 
     def _return(self, block: Block) -> None:
         assert block.pool is not None
@@ -119,8 +128,12 @@ def expandable(grow: Callable[[int], bool], shrink: Callable[[int], None]) -> Ar
 def malloc_async(
     grow: Callable[[int], bool], shrink: Callable[[int], None], *, grain: int = ASYNC_GRAIN
 ) -> ArenaAllocator:
-    """cudaMallocAsync as seen from outside: one range, 32 MiB steps."""
-    return ArenaAllocator(grow, shrink, grains=((2**62, grain),))
+    """cudaMallocAsync as seen from outside: one range, 32 MiB steps.
+
+    Requests of two steps and more take whole ones: so the reserved bytes of a whole Wan 2.1 encode
+    and decode come out within 1 % of what was measured on an H200 (without: 4 and 6 %).
+    """
+    return ArenaAllocator(grow, shrink, grains=((2**62, grain),), whole_from=2)
 
 
 def _first(block: Block) -> Block:

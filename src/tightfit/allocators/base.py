@@ -26,7 +26,10 @@ def round_up(size: int, step: int) -> int:
 
 @dataclass(eq=False)
 class Block:
-    """Bytes [offset, offset + size) of a segment, in use or free, linked to its neighbours."""
+    """Bytes [offset, offset + size) of a segment, in use or free, linked to its neighbours.
+
+    `padding` bytes at its end are taken and not handed out: they count as reserved alone.
+    """
 
     offset: int
     size: int
@@ -34,6 +37,12 @@ class Block:
     free: bool = False
     before: Block | None = None
     after: Block | None = None
+    padding: int = 0
+
+    @property
+    def used(self) -> int:
+        """What was handed out."""
+        return self.size - self.padding
 
 
 class Allocator(ABC):
@@ -60,12 +69,13 @@ class Allocator(ABC):
             block = self._place(rounded)
         if block is None:
             raise Full
-        self.allocated += block.size
+        self.allocated += block.used
         return block
 
     def give(self, block: Block) -> None:
         """Take a block back."""
-        self.allocated -= block.size
+        self.allocated -= block.used
+        block.padding = 0
         self._return(block)
 
     @abstractmethod

@@ -99,7 +99,8 @@ class PooledAllocator(Allocator):
                 if block.free:
                     free += block.size
                 else:
-                    used += block.size
+                    used += block.used
+                    free += block.padding
         if used != self.allocated:
             raise BooksError(f"blocks in use add up to {used}, allocated says {self.allocated}")
         if used + free != self.reserved:
