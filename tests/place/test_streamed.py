@@ -96,7 +96,8 @@ def drawn(draw: st.DrawFn) -> Drawn:
 def assert_streams(
     made: Drawn, card: VirtualCard, module: Net, case: Case, residency: Residency, room: int
 ) -> None:
-    """Bit for bit as resident, within `room` for weights, and everything back afterwards."""
+    """Bit for bit as resident, within `room` for weights, every copy waited for, all given back."""
+    card.faults.lanes = "strict"
     x = torch.randn(made.batch, made.width).to(made.dtype)
     inputs = x.to(card.device)
     wanted = [resident(module, card, lambda o=order: module(inputs, o)) for order in made.orders]

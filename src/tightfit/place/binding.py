@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +20,7 @@ from tightfit.place.ring import Ring
 from tightfit.place.running import Call, Running
 from tightfit.place.seat import Seat
 
+_PLAIN: AbstractContextManager[object] = nullcontext()
 _SHOW_NOTHING: tuple[torch.Tensor, ...] = ()
 
 
@@ -34,6 +36,7 @@ class Passing:
         away: for each seat, what it shows while nobody uses the group.
         head: the module whose call covers every use.
         shown: the tensors that the seats show; empty for `away`.
+        calls: of `head` that are under way.
     """
 
     group: Group
@@ -43,20 +46,21 @@ class Passing:
     away: Sequence[torch.Tensor]
     head: nn.Module
     shown: tuple[torch.Tensor, ...] = _SHOW_NOTHING
+    calls: int = 0
 
     def show(self, views: tuple[torch.Tensor, ...]) -> None:
         """Let the seats show `views`, the tensors of a slot."""
         if self.shown is views:
             return
         self.shown = _SHOW_NOTHING
-        with torch.inference_mode(False):
+        with _outside_inference():
             for seat, at in self.seats:
                 seat.tensor.data = views[at]
         self.shown = views
 
     def hide(self) -> None:
         """Let the seats show that the weights are away."""
-        with torch.inference_mode(False):
+        with _outside_inference():
             for (seat, _), placeholder in zip(self.seats, self.away, strict=True):
                 seat.tensor.data = placeholder
         self.shown = _SHOW_NOTHING
@@ -98,10 +102,15 @@ class Binding:
         self._running.end_all()
 
     def _hook(self, module: nn.Module, here: Sequence[Passing]) -> None:
+        inner = here[0] if len(here) == 1 and module is not here[0].head else None
+        running = self._running
+
         def before(
             module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
         ) -> tuple[Any, Any] | None:
-            call = self._running.enter(module)
+            if inner is not None and inner.calls and running.is_mine():
+                return None  # it is there for the whole call of its head
+            call = running.enter(module)
             moved = self._begin(call, args, kwargs) if call.outermost else None
             for each in here:
                 self._take(call, each)
@@ -109,7 +118,8 @@ class Binding:
 
         def after(module: nn.Module, args: Any, output: Any) -> None:
             del args, output
-            self._running.leave(module)
+            if inner is None or not inner.calls or not running.is_mine():
+                running.leave(module)
 
         self._handles.append(
             module.register_forward_pre_hook(before, prepend=True, with_kwargs=True)
@@ -145,6 +155,8 @@ class Binding:
             self._running.end_unseen(call.module)
         call.taken.append(each)
         each.show(each.ring.take(each.arena, call))
+        if call.module is each.head:
+            each.calls = 1
 
 
 def _serving(masters: dict[int, Seat]) -> Callable[..., None]:
@@ -164,8 +176,15 @@ def _serving(masters: dict[int, Seat]) -> Callable[..., None]:
 def _let_go(call: Call) -> None:
     for each in reversed(call.taken):
         lingers = call.module is not each.head and len(each.group.anchors) > 1
+        if call.module is each.head:
+            each.calls = 0
         if each.ring.leave(each.arena, call, lingers=lingers):
             each.hide()
+
+
+def _outside_inference() -> AbstractContextManager[object]:
+    """What is changed in here is no inference tensor afterwards."""
+    return torch.inference_mode(False) if torch.is_inference_mode_enabled() else _PLAIN
 
 
 def _without_autocast_cache() -> Callable[[], None]:

@@ -20,7 +20,7 @@ class Slot:
     """A fixed buffer on the card.
 
     Attributes:
-        buffer: its bytes.
+        parts: its first bytes, by how many.
         views: for each master, its tensors in this slot.
         free: passed when nothing reads it any more.
         ready: passed when what it holds has arrived.
@@ -28,7 +28,7 @@ class Slot:
         users: who uses it now; while there is one, it keeps what it holds.
     """
 
-    buffer: torch.Tensor
+    parts: dict[int, torch.Tensor]
     views: dict[Arena, tuple[torch.Tensor, ...]]
     free: Mark
     ready: Mark | None = None
@@ -96,6 +96,7 @@ class Ring:
         Has to be followed by `leave` with the same `user`, whatever happens.
         """
         slot = self._slot_of(arena)
+        surprised = slot is None or self._lingers is not None
         self._lingers = None
         if slot is None:
             slot = self._victim()
@@ -105,7 +106,8 @@ class Ring:
         assert slot.ready is not None
         self._compute.wait(slot.ready)
         self._coming.saw(arena)
-        self.ahead()
+        if surprised:
+            self.ahead()
         return slot.views[arena]
 
     def leave(self, arena: Arena, user: object, *, lingers: bool = False) -> bool:
@@ -171,11 +173,10 @@ class Ring:
     def _fetch(self, slot: Slot, arena: Arena) -> None:
         slot.holds = None  # whatever interrupts this, the slot never claims what it does not hold
         size = arena.layout.bytes
-        with torch.inference_mode(False), torch.no_grad():
-            self._lane.wait(slot.free)
-            if size:
-                self._lane.copy(slot.buffer[:size], arena.buffer)
-            slot.ready = self._lane.mark(again=slot.ready)
+        self._lane.wait(slot.free)
+        if size:
+            self._lane.copy(slot.parts[size], arena.buffer)
+        slot.ready = self._lane.mark(again=slot.ready)
         slot.holds = arena
         self.copies.count += 1
         self.copies.bytes += size
@@ -184,7 +185,8 @@ class Ring:
         with torch.inference_mode(False), torch.no_grad():
             buffer = torch.empty(self.slot_bytes, dtype=torch.uint8, device=self._card.device)
             views = {arena: arena.layout.views(buffer) for arena in self._arenas}
-            slot = Slot(buffer, views, self._compute.mark())
+            parts = {arena.layout.bytes: buffer[: arena.layout.bytes] for arena in self._arenas}
+            slot = Slot(parts, views, self._compute.mark())
         self._slots.append(slot)
         return slot
 

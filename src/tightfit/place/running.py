@@ -51,16 +51,21 @@ class Running:
     def enter(self, module: nn.Module) -> Call:
         """A call of `module` begins. Waits for the calls of other threads."""
         me = threading.get_ident()
-        with self._turn:
-            while self._owner not in (None, me):
-                if not self._turn.wait(_LOOK_AGAIN):
-                    self.end_unseen()
-            self._owner = me
+        if self._owner != me:  # only its owner gives the turn away
+            with self._turn:
+                while self._owner not in (None, me):
+                    if not self._turn.wait(_LOOK_AGAIN):
+                        self.end_unseen()
+                self._owner = me
         if any(call.module is module for call in self._stack):
             self.end_unseen(module)
         call = Call(module, not self._stack)
         self._stack.append(call)
         return call
+
+    def is_mine(self) -> bool:
+        """Whether a call of this thread is under way."""
+        return self._owner == threading.get_ident()
 
     def leave(self, module: nn.Module) -> None:
         """The call of `module` has ended, and with it those inside that ended unseen."""
