@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -553,6 +554,53 @@ def test_a_stage_without_a_lesson_learns_nothing(card: VirtualCard) -> None:
         again = ladder_on(card, lessons=lessons)
         again.climb(STAGE, [Rung("fast", starved(card, 16))])
     assert outcomes(again) == [("fast", "ok")]
+
+
+# What a try tells
+
+
+def test_a_try_tells_what_it_took_beside_what_it_found_and_what_it_left(card: VirtualCard) -> None:
+    """A workspace that a library keeps for good is not taken again by the next call."""
+    there, library, told = mib(card, 5), [], []
+
+    def run() -> str:
+        library.append(mib(card, 10))
+        mib(card, 20)
+        return "done"
+
+    ladder_on(card).climb(STAGE, [Rung("work", run, tell=lambda *seen: told.append(seen))])
+    assert told == [(20 * MIB, True)]
+    del there
+
+
+def test_a_try_that_failed_or_fell_short_tells_no_size(card: VirtualCard) -> None:
+    """Whether it held is told all the same."""
+    told: list[tuple[int | None, bool]] = []
+    rungs = [replace(uses(card, 80), tell=lambda *seen: told.append(seen))]
+    with pytest.raises(MemoryShortage):
+        ladder_on(card, ask=False).climb(STAGE, rungs)
+    with faults(
+        card, workspace=lambda op, _: 80 * MIB if "conv" in op else 0, silent_workspace=True
+    ):
+        short = Rung("fast", starved(card, 16), tell=lambda *seen: told.append(seen))
+        ladder_on(card).climb(STAGE, [short])
+    assert [held for _, held in told] == [False, True]
+    assert told[1] == (None, True)
+
+
+def test_a_probe_is_measured_and_gives_nothing(card: VirtualCard) -> None:
+    """The next rung gives the value; without one there is an error that does not name it."""
+    probe = replace(uses(card, 8, "probe"), probe=True)
+    ladder = ladder_on(card)
+    assert ladder.climb(STAGE, [probe, uses(card, 4)]) == "4 MiB"
+    assert [(a.stage, a.rung, a.outcome) for a in ladder.attempts] == [
+        ("probe", "probe", "ok"),
+        ("work", "4 MiB", "ok"),
+    ]
+    with pytest.raises(MemoryShortage) as caught:
+        ladder_on(card).climb(STAGE, [probe])
+    assert "probe" not in str(caught.value)
+    assert "Needs more than" in str(caught.value)
 
 
 # The trace

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable, Hashable, Iterable
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
-from typing import Generic, TypeVar
+from typing import TypeVar
 
 from torch import nn
 
@@ -25,88 +25,11 @@ from tightfit.run.ladder.keepsakes import Keepsakes
 from tightfit.run.ladder.lessons import Lessons
 from tightfit.run.ladder.oom import device_oom_behind
 from tightfit.run.ladder.release import cut, empty_frames, in_one_line
+from tightfit.run.ladder.rung import PROBE, Attempt, Rung, Stage
 from tightfit.units import format_bytes
 from tightfit.watch import Recorder
 
 T = TypeVar("T")
-
-PROBE = "probe"
-"""The stage of tries that only measure."""
-
-
-def _unknown() -> None:
-    """A need that nobody can predict."""
-
-
-def _nobody(measured: int | None, held: bool) -> None:
-    """Nobody learns from this try."""
-    del measured, held
-
-
-@dataclass(frozen=True)
-class Rung(Generic[T]):
-    """One way to do a stage.
-
-    Attributes:
-        name: for people, such as ``whole`` or ``tiles 256x256``.
-        run: does it; called at most once per state of the card.
-        tile: (height, width) or (frames, height, width) in samples, None for a whole run.
-        need: predicts the bytes beyond the baseline; its answer may be None, unknown.
-        prepare: frees memory first and says how many bytes; 0 means that nothing changed.
-        key: two rungs with equal keys are the same try; by default name and tile.
-        exact: the result differs from a whole run by rounding alone.
-        tell: told after a try how many bytes it took beyond what was held, and whether it held.
-        probe: it only measures: its value is dropped, and the next rung is tried.
-    """
-
-    name: str
-    run: Callable[[], T]
-    tile: tuple[int, ...] | None = None
-    need: Callable[[], int | None] = _unknown
-    prepare: Callable[[], int] | None = None
-    key: Hashable = None
-    exact: bool = True
-    tell: Callable[[int | None, bool], None] = _nobody
-    probe: bool = False
-
-    @property
-    def identity(self) -> Hashable:
-        """What makes this try different from others."""
-        return (self.name, self.tile) if self.key is None else self.key
-
-
-@dataclass(frozen=True)
-class Attempt:
-    """What became of one rung; the fields are those of the report."""
-
-    stage: str
-    rung: str
-    outcome: str
-    reason: str | None = None
-    tile: tuple[int, ...] | None = None
-    peak_bytes: int | None = None
-    peak_reserved_bytes: int | None = None
-    held_before_bytes: int | None = None
-    baseline_bytes: int | None = None
-    refusals: int | None = None
-    exact: bool = True
-
-
-@dataclass(frozen=True)
-class Stage:
-    """What is being done, in words: for errors, traces and lessons.
-
-    Attributes:
-        name: ``encode``, ``decode``, ``load``.
-        sentence: the first line of an error, ``Not enough memory to …``.
-        advice: what the user can change.
-        lesson: the part of a lesson's key that identifies the job; None learns nothing.
-    """
-
-    name: str
-    sentence: str
-    advice: str = "a larger budget, or a smaller input"
-    lesson: str | None = None
 
 
 @dataclass
@@ -226,10 +149,7 @@ class Ladder:
             values, attempt = self._try(
                 stage if not rung.probe else replace(stage, name=PROBE), rung, base
             )
-            taken = None
-            if attempt.peak_bytes is not None and attempt.held_before_bytes is not None:
-                taken = attempt.peak_bytes - attempt.held_before_bytes
-            rung.tell(None if attempt.refusals else taken, bool(values))
+            rung.tell(self._taken(attempt), bool(values))
             if values and rung.probe:
                 values.clear()
                 self.attempts.append(attempt)
@@ -318,6 +238,16 @@ class Ladder:
         dropped = self._recover(keepsakes, base, before.allocated)
         kept = f"; dropped {', '.join(dropped)}" if dropped else ""
         return [], replace(attempt, outcome="oom", reason=failure.rstrip(".") + kept)
+
+    def _taken(self, attempt: Attempt) -> int | None:
+        """What a try took, beside what it found and what it left; None where it fell short of it.
+
+        A workspace that a library keeps for good is not taken again.
+        """
+        held, after = attempt.held_before_bytes, self._allocated()
+        if attempt.refusals or attempt.peak_bytes is None or held is None or after is None:
+            return None
+        return attempt.peak_bytes - max(held, after)
 
     def _on_the_card(self, reading: Reading) -> AbstractContextManager[None]:
         """Where the driver would go on in the host's memory, no more than is free on the card."""
@@ -433,6 +363,7 @@ class Ladder:
             tried=[
                 f"{a.rung} ({'out of memory' if a.outcome == 'oom' else a.reason})"
                 for a in attempts
+                if a.outcome != "ok"  # a probe
             ],
             advice=stage.advice,
         )
