@@ -17,11 +17,12 @@ from tightfit import decode, encode
 from tightfit.adapters import find_vae, load_vae
 from tightfit.api import Watching
 from tightfit.card import open_card
+from tightfit.card.virtual.card import VirtualCard
 from tightfit.errors import Cancelled, InputError, MemoryShortage, UsageError
 from tightfit.media.latents import LatentFile
 from tightfit.report.record import Report
 from tightfit.run.vae import Vae
-from tightfit.testing import toy_vae
+from tightfit.testing import faults, toy_vae
 
 SHIFTS = [(dy, dx) for dy in range(-4, 5) for dx in range(-4, 5)]
 FIELDS = {
@@ -388,3 +389,20 @@ def test_the_report_of_a_failure_has_the_fields_of_any_other(mini: Vae, estimate
     assert report["baseline_bytes"] == coded[0]["baseline_bytes"]
     peaks = [each["peak_reserved_bytes"] for each in coded if each["outcome"] == "oom"]
     assert report["peak_reserved_bytes"] == max(peaks, default=None)
+
+
+def test_what_happens_on_a_virtual_card_is_not_kept_for_real_ones(
+    mini: Vae, tmp_path: Path
+) -> None:
+    """Not even for the next virtual one: each is a new card, maybe with faults of its own."""
+    source = smooth(5, 3, 96, 128)
+    card = open_card("virtual:8GiB")
+    assert isinstance(card, VirtualCard)
+    secret = {"workspace": lambda op, size: 8 * size if "convolution" in op else 0}
+    with faults(card, **secret):
+        encode(source, vae=mini, card=card)
+    report = encode(source, vae=mini, card=card).report
+    assert report.estimate["source"] == "dry run"
+    kept = [file.name for file in tmp_path.rglob("*.json")]
+    assert "calibrations.json" not in kept
+    assert "lessons.json" not in kept

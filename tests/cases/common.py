@@ -122,3 +122,19 @@ def assert_usable(card: VirtualCard) -> None:
     outcome = Job(vae, "encode", card, Request(card.spec.total)).run(source)
     torch.testing.assert_close(outcome.value, vae.encode(source), rtol=0, atol=1e-6)
     assert_back(card)
+
+
+class Idle:
+    """Another model, idle on the card; gives its memory back when it is asked to."""
+
+    def __init__(self, device: torch.device, *sizes: int) -> None:
+        self.blocks = [torch.zeros(size // 4, device=device) for size in sizes]
+        self.asked: list[int | None] = []
+
+    def evict(self, need: int | None) -> int:
+        """Free blocks until `need` bytes are free, all of them for None; the bytes freed."""
+        self.asked.append(need)
+        freed = 0
+        while self.blocks and (need is None or freed < need):
+            freed += self.blocks.pop().nbytes
+        return freed

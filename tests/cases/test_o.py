@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from tests.cases.common import (
+    Idle,
     assert_back,
     assert_usable,
     measured,
@@ -26,7 +27,6 @@ from tightfit.run.job import Job, Request
 from tightfit.run.vae import Direction, Vae
 from tightfit.testing import Form, faults, oom_after, toy_vae, wrap_toy
 from tightfit.units import MIB
-from tightfit.weigh.calibration import Calibrations
 
 OOM_FORMS = [form for form in Form if form is not Form.ILLEGAL_ACCESS]
 TILE = parse_tile("64")
@@ -161,23 +161,7 @@ def test_o03_an_error_of_the_model_itself_leaves_the_baseline() -> None:
     run_checked(Job(vae, "encode", card, Request(64 * MIB)), clip())
 
 
-# O04, O05: a stand-in for the other models on the card
-
-
-class Idle:
-    """Another model, idle on the card; gives its memory back when it is asked to."""
-
-    def __init__(self, device: torch.device, *sizes: int) -> None:
-        self.blocks = [torch.zeros(size // 4, device=device) for size in sizes]
-        self.asked: list[int | None] = []
-
-    def evict(self, need: int | None) -> int:
-        """Free blocks until `need` bytes are free, all of them for None; the bytes freed."""
-        self.asked.append(need)
-        freed = 0
-        while self.blocks and (need is None or freed < need):
-            freed += self.blocks.pop().nbytes
-        return freed
+# O04, O05
 
 
 class SelfTiling(nn.Module):
@@ -520,6 +504,35 @@ def test_an_input_that_leaves_no_room_for_a_tile_goes_back_to_the_host() -> None
         assert "input (2.4 MiB) moved back to the host" in outcome.adjusted
 
 
+@pytest.mark.parametrize("allocator", ["native", "async,grain=2MiB", "expandable"])
+@pytest.mark.parametrize("name", JOBS)
+def test_what_passes_also_passes_on_more_where_memory_has_steps(name: str, allocator: str) -> None:
+    """The replay tells what holds: no try fails, none is larger on less, the budget is kept."""
+    direction, make = JOBS[name]
+    vae = toy_vae(name.split()[0], width=16)
+    source = make(vae)
+    whole = measured(vae, direction, source)
+    low, high = weights_and_input(vae, source) // 2, 2 * (whole.base + whole.peak) + 32 * MIB
+    passed: list[bool] = []
+    sizes: list[int] = []
+    for budget in range(low, high, (high - low) // 10):
+        card = virtual(f"512MiB,allocator={allocator}")
+        try:
+            outcome = run_checked(Job(vae, direction, card, Request(budget)), source, whole.value)
+        except MemoryShortage:
+            passed.append(False)
+            assert_back(card)
+        else:
+            passed.append(True)
+            tile = outcome.attempt.tile or (10**6, 10**6)
+            sizes.append(tile[0] * tile[1])
+            assert "oom" not in {a.outcome for a in outcome.attempts if a.stage == direction}
+    assert passed == sorted(passed)
+    assert not passed[0]
+    assert sizes == sorted(sizes)
+    assert sizes[-1] == 10**12
+
+
 @pytest.mark.parametrize("estimate", [True, False], ids=["planned", "tried"])
 @pytest.mark.parametrize("allocator", ["native", "async", "expandable"])
 def test_slack_never_breaks_the_budget_nor_the_order(allocator: str, estimate: bool) -> None:
@@ -539,47 +552,3 @@ def test_slack_never_breaks_the_budget_nor_the_order(allocator: str, estimate: b
     assert passed == sorted(passed)
     assert not passed[0]
     assert passed[-1]
-
-
-# O14
-
-
-@pytest.mark.parametrize("direction", ["encode", "decode"])
-def test_o14_the_first_tile_measured_corrects_a_plan_that_knew_nothing(
-    direction: Direction,
-) -> None:
-    """Every 3-D convolution takes three times its input in secret; at most two tries run out."""
-    vae = toy_vae("V3")
-    source = torch.rand(1, *((3, 17, 96, 96) if direction == "encode" else (16, 5, 12, 12)))
-    whole = measured(vae, direction, source)
-    card = virtual(whole.base + int(whole.peak * 1.3))
-    budget = card.read().total
-
-    def hidden(operator: str, size: int) -> int:
-        return 3 * size if "convolution" in operator else 0
-
-    with faults(card, workspace=hidden):
-        outcome = run_checked(Job(vae, direction, card, Request(budget)), source)
-    failed = [attempt for attempt in outcome.attempts if attempt.outcome == "oom"]
-    assert 1 <= len(failed) <= 2
-    assert [attempt.stage for attempt in outcome.attempts].count("probe") == 1
-    assert outcome.attempt.rung.startswith("tiles")
-    assert outcome.estimate.peak_bytes is not None
-    assert outcome.peak_bytes is not None
-    assert outcome.estimate.peak_bytes < budget, "the report keeps the prediction as it was made"
-    assert any("were predicted" in note for note in outcome.notes)
-
-
-def test_o14_what_was_learnt_spares_the_next_job_the_failed_try() -> None:
-    """The same job again goes straight to the tile that fitted."""
-    vae, source = toy_vae("V3"), torch.rand(1, 16, 5, 12, 12)
-    whole = measured(vae, "decode", source)
-    card = virtual(whole.base + int(whole.peak * 1.3))
-    known = Calibrations()
-    request = Request(card.read().total)
-    with faults(card, workspace=lambda op, size: 3 * size if "convolution" in op else 0):
-        first = Job(vae, "decode", card, request, calibrations=known).run(source)
-        second = Job(vae, "decode", card, request, calibrations=known).run(source)
-    assert "oom" in {attempt.outcome for attempt in first.attempts}
-    assert "oom" not in {attempt.outcome for attempt in second.attempts}
-    assert second.attempt.tile == first.attempt.tile

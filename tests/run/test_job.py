@@ -30,6 +30,7 @@ from tightfit.run.vae import Direction, Traits, Vae
 from tightfit.testing import faults, oom_after, other_program, toy_vae, wrap_toy
 from tightfit.units import GIB, MIB
 from tightfit.weigh import weight_bytes
+from tightfit.weigh.calibration import Calibrations
 
 ROOM = 256 * MIB
 SOURCES = {
@@ -125,6 +126,45 @@ def test_an_estimate_that_was_not_asked_for_is_unknown() -> None:
     )
     assert outcome.estimate.peak_bytes is outcome.estimate.slope is None
     assert outcome.estimate.source == "not asked"
+
+
+@pytest.mark.parametrize("allocator", ["native", "async", "expandable"])
+def test_an_estimate_is_of_tensors_not_of_what_holds_them(allocator: str) -> None:
+    """It stands beside the measured peak in the report: the fragments are no part of either."""
+    card = virtual(f"512MiB,allocator={allocator}")
+    vae, source = toy_vae("V2"), torch.rand(1, 4, 40, 40)
+    outcome = run_checked(Job(vae, "decode", card, Request(512 * MIB)), source)
+    assert outcome.estimate.peak_bytes == pytest.approx(outcome.peak_bytes, rel=0.02)
+
+
+def test_where_nobody_plans_no_dry_run_is_made() -> None:
+    """It takes a second for a large model, and its figures were not asked for."""
+    vae = toy_vae("V2")
+
+    def decode(z: torch.Tensor) -> torch.Tensor:
+        assert z.device.type != "meta"
+        return vae.decode(z)
+
+    known = Calibrations()
+    job = Job(
+        replace(vae, decode=decode),
+        "decode",
+        virtual(ROOM),
+        Request(ROOM, estimate=False),
+        calibrations=known,
+    )
+    job.run(torch.rand(1, 4, 8, 8))
+    assert known._entries == {}
+
+
+def test_what_a_narrow_model_taught_is_not_believed_of_a_wide_one() -> None:
+    """Both are of one class; only what they weigh tells them apart."""
+    known, source = Calibrations(), torch.rand(1, 4, 12, 12)
+    card = virtual(ROOM)
+    with faults(card, workspace=lambda op, size: 12 * size if "convolution" in op else 0):
+        Job(toy_vae("V2", width=4), "decode", card, Request(ROOM), calibrations=known).run(source)
+    wide = Job(toy_vae("V2", width=32), "decode", card, Request(ROOM), calibrations=known)
+    assert wide.run(source).estimate.source == "dry run"
 
 
 class Picky(nn.Module):

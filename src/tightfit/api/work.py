@@ -99,8 +99,9 @@ class Work:
     def run(self, values: torch.Tensor, asked: torch.dtype | None) -> tuple[Outcome, Vae]:
         """Load the VAE and run; an error for want of memory carries the report."""
         before = self.memory.card.read().allocated
+        lessons, calibrations = self._learnt()
         try:
-            vae = self._load(values, asked)
+            vae = self._load(values, asked, calibrations)
             self.loaded = vae
             job = Job(
                 vae,
@@ -109,16 +110,26 @@ class Work:
                 self.request,
                 self.watching.cancel,
                 self.watching.recorder,
-                Lessons(Settings.from_environ().cache_dir / "lessons.json"),
+                lessons,
                 self.watching.progress,
-                Calibrations(Settings.from_environ().cache_dir / "calibrations.json"),
+                calibrations,
             )
             return job.run(values.to(vae.dtype)), vae
         except MemoryShortage as error:
             error.report = self._failed(error, before)
             raise
 
-    def _load(self, values: torch.Tensor, asked: torch.dtype | None) -> Vae:
+    def _learnt(self) -> tuple[Lessons, Calibrations]:
+        """What earlier jobs taught. Each virtual card is a new one, maybe with faults of its own:
+        what happens there is for this job alone."""
+        if self.memory.card.kind == "virtual":
+            return Lessons(), Calibrations()
+        folder = Settings.from_environ().cache_dir
+        return Lessons(folder / "lessons.json"), Calibrations(folder / "calibrations.json")
+
+    def _load(
+        self, values: torch.Tensor, asked: torch.dtype | None, calibrations: Calibrations
+    ) -> Vae:
         ready, source = self.chosen.ready, self.chosen.source
         if ready is not None:
             if asked not in (None, ready.dtype):
@@ -139,7 +150,14 @@ class Work:
             self.adjusted.append(note)
         outline = outline_vae(source, dtype=dtype)
         if outline is not None:
-            preflight(outline, self.direction, self.memory.card, self.request, tuple(values.shape))
+            preflight(
+                outline,
+                self.direction,
+                self.memory.card,
+                self.request,
+                tuple(values.shape),
+                calibrations=calibrations,
+            )
         return load_vae(source, dtype=dtype)
 
     def _same_bits(self, outcome: Outcome) -> bool:

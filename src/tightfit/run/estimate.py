@@ -6,12 +6,13 @@ import math
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import torch
 
 from tightfit.allocators import ALIGNMENT, ASYNC_GRAIN, round_up
 from tightfit.place import placed
-from tightfit.plan.slack import FRAGMENTS, least_reserved
+from tightfit.plan.slack import FRAGMENTS, Moves, least_reserved, replay
 from tightfit.run.ladder import Keepsakes
 from tightfit.run.vae import Direction, Vae
 from tightfit.weigh import identity, weights
@@ -22,12 +23,12 @@ from tightfit.weigh.workspace import NONE, Workspaces, peak_of, sequence
 
 @dataclass(frozen=True)
 class Estimate:
-    """Bytes beyond weights and input: ``fixed + slope × samples`` of one item.
+    """Bytes in tensors beyond weights and input: ``fixed + slope × samples`` of one item.
 
     Attributes:
         fixed_bytes: what does not grow with the size.
         slope: bytes per sample (pixel × frame).
-        peak_bytes: for the whole input of this job, weights and input included.
+        peak_bytes: in tensors, for the whole input of this job, weights and input included.
         source: how it was found.
     """
 
@@ -35,6 +36,13 @@ class Estimate:
     slope: float | None
     peak_bytes: int | None
     source: str
+
+
+class _Told(NamedTuple):
+    """What a dry run told: the peak of new tensors and scratch, and what fragments cost beside."""
+
+    bytes: int
+    fragments: int
 
 
 @dataclass
@@ -58,36 +66,39 @@ class Estimator:
     workspaces: Workspaces = NONE
     calibration: Calibration = field(default_factory=Calibration)
     missed: bool = False
-    _known: dict[tuple[int, ...], tuple[int, int] | None] = field(default_factory=dict)
+    _known: dict[tuple[int, ...], _Told | None] = field(default_factory=dict)
 
     def need(self, shape: tuple[int, ...]) -> int | None:
-        """Bytes that one call on a contiguous source of `shape` needs beyond it; None if unknown.
+        """Bytes that must be free for a call on a contiguous source of `shape`, beyond it.
 
-        `shape` is [B,C,…] of the source. Networks whose code depends on values cannot be told.
+        `shape` is [B,C,…] of the source. None is unknown: networks whose code depends on values
+        cannot be told.
         """
         known = self._dry(shape)
         if known is None:
             return None
-        predicted, fragments = known
-        corrected = self.calibration.corrected(predicted)
-        return max(int(corrected * self.factor) + 2**16, corrected + fragments)
+        likely = self.calibration.corrected(known.bytes)
+        return max(int(likely * self.factor) + 2**16, likely + known.fragments)
 
-    def predicted(self, shape: tuple[int, ...]) -> int | None:
-        """Bytes of new tensors and scratch, before any real run corrects them."""
+    def likely(self, shape: tuple[int, ...]) -> int | None:
+        """Bytes in tensors at the peak of a call on a source of `shape`, beyond it."""
         known = self._dry(shape)
-        return None if known is None else known[0]
+        return None if known is None else self.calibration.corrected(known.bytes)
+
+    def held(self, source: torch.Tensor) -> int:
+        """Bytes of weights and `source`, in blocks of 512."""
+        return sum(round_up(size, ALIGNMENT) for size in (*self._weights(), source.nbytes))
 
     def learn(self, shape: tuple[int, ...], measured: int | None, *, held: bool) -> None:
         """A real call on a source of `shape` needed `measured` bytes beyond it, or did not hold.
 
         A try that was stopped shows no peak, only that the prediction was wrong.
         """
-        predicted = self.predicted(shape)
-        if not held:
-            self.missed = predicted is not None
-            return
-        if predicted and measured is not None and measured > 0:
-            run = Seen(math.prod(shape), predicted, measured)
+        known = self._dry(shape)
+        if known is None or not held:
+            self.missed = known is not None
+        elif measured is not None and measured > 0 and known.bytes > 0:
+            run = Seen(math.prod(shape), known.bytes, measured)
             self.calibration = self.calibration.with_run(run)
             self.missed = False
 
@@ -96,13 +107,27 @@ class Estimator:
         told = [shape for shape, size in self._known.items() if size is not None and shape[0] == 1]
         return min(told, key=math.prod) if len(told) > 1 else None
 
-    def _dry(self, shape: tuple[int, ...]) -> tuple[int, int] | None:
-        """Predicted bytes, and what is lost in fragments beside them; remembered."""
+    def line(
+        self,
+        small: tuple[int, ...],
+        large: tuple[int, ...],
+        told: Callable[[tuple[int, ...]], int | None],
+    ) -> tuple[int, float] | tuple[None, None]:
+        """Fixed bytes and slope through what is `told` (`need`, `likely`) of two shapes."""
+        one, two = told(small), told(large)
+        sizes = [torch.Size(shape[2:]).numel() for shape in (small, large)]
+        if one is None or two is None or sizes[0] == sizes[1]:
+            return None, None
+        slope = (two - one) / (sizes[1] - sizes[0])
+        return max(0, int(one - slope * sizes[0])), slope
+
+    def _dry(self, shape: tuple[int, ...]) -> _Told | None:
+        """What a dry run tells; remembered."""
         if shape not in self._known:
             self._known[shape] = self._run(shape)
         return self._known[shape]
 
-    def _run(self, shape: tuple[int, ...]) -> tuple[int, int] | None:
+    def _run(self, shape: tuple[int, ...]) -> _Told | None:
         call: Callable[[torch.Tensor], torch.Tensor] = self.vae.call(self.direction)
         keepsakes = Keepsakes(self.vae.module, device=torch.device("meta"))
         try:
@@ -115,28 +140,20 @@ class Estimator:
             with suppress(Exception):  # its own way may fail; by name never does
                 self.vae.reset()
             keepsakes.drop()
-        moves = sequence(run, self.workspaces)
-        peak = peak_of(moves)
+        return self._replayed(sequence(run, self.workspaces), source.nbytes)
+
+    def _replayed(self, moves: Moves, source: int) -> _Told:
+        """The moves in blocks of the allocator, beside weights and a source of so many bytes."""
         if self.allocator not in FRAGMENTS:
-            return peak, 0
-        there = [*self._weights(), source.nbytes]
+            return _Told(peak_of((key, round_up(size, ALIGNMENT)) for key, size in moves), 0)
+        there = [*self._weights(), source]
+        before = replay((), self.allocator, held=there, grain=self.grain)
+        free = replay(moves, self.allocator, held=there, grain=self.grain)
         least = least_reserved(moves, self.allocator, held=there, grain=self.grain)
-        held = sum(round_up(size, ALIGNMENT) for size in there)
-        return peak, max(0, least - held - peak)
+        return _Told(free.allocated - before.allocated, max(0, least - free.allocated))
 
     def _weights(self) -> list[int]:
         """Bytes of each tensor that lies on the card meanwhile, ties once."""
         return list(
             {identity(one.tensor): one.tensor.nbytes for one in weights(self.vae.module)}.values()
         )
-
-    def line(
-        self, small: tuple[int, ...], large: tuple[int, ...]
-    ) -> tuple[int, float] | tuple[None, None]:
-        """Fixed bytes and slope through the needs of two shapes."""
-        one, two = self.need(small), self.need(large)
-        sizes = [torch.Size(shape[2:]).numel() for shape in (small, large)]
-        if one is None or two is None or sizes[0] == sizes[1]:
-            return None, None
-        slope = (two - one) / (sizes[1] - sizes[0])
-        return max(0, int(one - slope * sizes[0])), slope

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -120,6 +120,7 @@ class Job:
         estimator = self._estimator()
         first = estimator.calibration
         with (
+            self._keeping(estimator),
             self.card.cap(self.request.budget),
             self.card.observe(self.recorder.memory),
             ExitStack() as stack,
@@ -131,11 +132,10 @@ class Job:
             self.recorder.event("baseline", bytes=baseline.allocated)
             value = self._climb(ladder, stack, source, rungs)
             ran = self.card.read()
-        self.calibrations.keep(self._key(), estimator.calibration)
         after = self._afterwards(before)
         self.recorder.event("end", held_bytes=after.allocated)
         last = ladder.attempts[-1]
-        ladder.notes += _corrected(ladder.attempts, estimator)
+        ladder.notes += _corrected(ladder.attempts, rungs)
         return Outcome(
             value=self._drawn(value) if self._draws else value,
             attempts=tuple(ladder.attempts),
@@ -150,6 +150,16 @@ class Job:
             notes=tuple(ladder.notes),
             adjusted=tuple(adjusted),
         )
+
+    @contextmanager
+    def _keeping(self, estimator: Estimator) -> Iterator[None]:
+        """What was learnt inside is kept, also when no rung holds or somebody cancels."""
+        before = estimator.calibration
+        try:
+            yield
+        finally:
+            if estimator.calibration != before:
+                self.calibrations.keep(self._key(), estimator.calibration)
 
     def _afterwards(self, before: Reading) -> Reading:
         """The card, given back; cycles that the model made may hold some of it until collected."""
@@ -313,7 +323,8 @@ class Job:
     def _key(self) -> Key:
         """What this job's figures hold for."""
         return Key(
-            self.vae.traits.name,
+            # Of one class there are many: wide and narrow, of this release and that.
+            f"{self.vae.traits.name} {weight_bytes(self.vae.module)}",
             self.direction,
             str(self.vae.dtype).removeprefix("torch."),
             self.card.hardware,
@@ -374,15 +385,16 @@ class Job:
         if not self.request.estimate:
             return Estimate(None, None, None, "not asked")
         whole = (1, *source.shape[1:])
-        need = estimator.need((min(source.shape[0], MOST_AT_ONCE), *source.shape[1:]))
-        if need is None:
+        peak = estimator.likely((min(source.shape[0], MOST_AT_ONCE), *source.shape[1:]))
+        if peak is None:
             return Estimate(None, None, None, "unknown: the model cannot run without values")
-        fixed, slope = estimator.line(estimator.smallest_known() or self._quarter(whole), whole)
+        small = estimator.smallest_known() or self._quarter(whole)
+        fixed, slope = estimator.line(small, whole, estimator.likely)
         learnt = f", {estimator.calibration.source}" if estimator.calibration.seen else ""
         return Estimate(
             fixed,
             slope,
-            need + weight_bytes(self.vae.module) + source.nbytes,
+            peak + estimator.held(source),
             f"dry run{learnt}",
         )
 
@@ -394,16 +406,15 @@ class Job:
         return (*shape[:first], *halves)
 
 
-def _corrected(attempts: list[Attempt], estimator: Estimator) -> list[str]:
+def _corrected(attempts: list[Attempt], rungs: VaeRungs | None) -> list[str]:
     """What is said when a probe showed that the prediction was wrong."""
-    probes = [attempt for attempt in attempts if attempt.stage == PROBE]
-    if not probes or not estimator.calibration.seen:
+    probe = next((attempt for attempt in attempts if attempt.stage == PROBE), None)
+    if probe is None or rungs is None or rungs.probed is None:
         return []
-    run = estimator.calibration.seen[0]
     return [
-        f"a try that was predicted to fit did not: {probes[0].rung} took "
-        f"{format_bytes(run.measured)} where {format_bytes(run.predicted)} were predicted, and "
-        "the rest was planned from that"
+        f"a try that was predicted to fit did not: {probe.rung} took "
+        f"{format_bytes(rungs.probed.measured)} where {format_bytes(rungs.probed.predicted)} were "
+        "predicted, and the rest was planned from that"
     ]
 
 

@@ -9,20 +9,28 @@ from tightfit.run.job import Job, Request
 from tightfit.run.ladder import Rung
 from tightfit.run.vae import Direction, Vae
 from tightfit.weigh import weight_bytes
+from tightfit.weigh.calibration import Calibrations
 
 
 def preflight(
-    outline: Vae, direction: Direction, card: Card, request: Request, shape: tuple[int, ...]
+    outline: Vae,
+    direction: Direction,
+    card: Card,
+    request: Request,
+    shape: tuple[int, ...],
+    *,
+    calibrations: Calibrations | None = None,
 ) -> None:
     """Raise `MemoryShortage` if weights and the smallest rung are above the room.
 
     Args:
         outline: the VAE on the meta device.
         shape: of the source, [B,C,…].
+        calibrations: those of the job; without them it might be let through, and this not.
     """
     if not request.estimate or request.allow_cpu or request.evict is not None:
         return
-    job = Job(outline, direction, card, request)
+    job = Job(outline, direction, card, request, calibrations=calibrations or Calibrations())
     ladder = job.ladder()
     source = torch.empty(shape, dtype=outline.dtype, device="meta")
     weights = weight_bytes(outline.module)

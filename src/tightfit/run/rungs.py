@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from math import prod
 
 import torch
 
@@ -21,6 +22,7 @@ from tightfit.run.ladder import Rung
 from tightfit.run.tiling import lay_grid, run_tiled, run_whole
 from tightfit.run.vae import Direction, Vae
 from tightfit.units import format_bytes
+from tightfit.weigh.calibration import Seen
 
 EVICT = "evict idle models"
 MOST_AT_ONCE = 4
@@ -52,6 +54,7 @@ class VaeRungs:
         before_call: called before each call of the VAE; may raise to stop.
         progress: called after each call of the VAE.
         adjusted: what was changed of what was wished, filled as rungs are made and tried.
+        probed: what the smallest tile was seen to take, where a wrong prediction called for it.
     """
 
     vae: Vae
@@ -67,7 +70,8 @@ class VaeRungs:
     before_call: Callable[[], None]
     progress: Progress
     adjusted: list[str] = field(default_factory=list)
-    _probed: bool = False
+    probed: Seen | None = None
+    _may_probe: bool = True
 
     @property
     def axes(self) -> tuple[Axis, ...]:
@@ -112,8 +116,11 @@ class VaeRungs:
                     need=need,
                     prepare=lambda: prepare(need()),
                     key=whole.identity,
+                    tell=whole.tell,
                 )
             if self.batch > 1:
+                if self.wish.mode != "off":
+                    yield from self._probe()
                 yield self.whole(1)
         if self.wish.mode == "off":
             return
@@ -126,17 +133,22 @@ class VaeRungs:
                 renamed = replace(rung, name=f"{rung.name}, input on the host")
                 yield renamed if at else replace(renamed, prepare=self._input_to_host)
 
-    def _probe(self) -> Iterator[Rung[torch.Tensor]]:
-        """After a try that was predicted to fit and did not: one call on the smallest tile."""
-        if not (self.fine and self.estimator.missed) or self._probed:
+    def _probe(self, failed: tuple[int, ...] | None = None) -> Iterator[Rung[torch.Tensor]]:
+        """After a try that was predicted to fit and did not: one call on the smallest tile.
+
+        `failed` is the tile that was tried, None for a whole run; there is nothing to learn where
+        it was the smallest itself.
+        """
+        if not (self._may_probe and self.fine and self.estimator.missed):
             return
-        self._probed = True
+        self._may_probe = False
         sizes = list(
             smaller_tiles(self.axes, start=None, time=self.vae.traits.tiles_time, fine=True)
         )
-        if not sizes:
+        if not sizes or (failed is not None and prod(failed) <= prod(sizes[-1])):
             return
         shape = self._read(sizes[-1])
+        learn = self._told(shape, piece=True)
 
         def run() -> torch.Tensor:
             corner = tuple(slice(0, size) for size in shape)
@@ -151,17 +163,25 @@ class VaeRungs:
                 after_call=lambda: None,
             )
 
-        yield Rung(
-            f"probe {self._name(sizes[-1])}", run, tell=self._told(shape, piece=True), probe=True
-        )
+        def tell(measured: int | None, held: bool) -> None:
+            before = self.estimator.calibration
+            learn(measured, held)
+            if self.estimator.calibration != before:
+                self.probed = self.estimator.calibration.seen[-1]
+
+        yield Rung(f"probe {self._name(sizes[-1])}", run, tell=tell, probe=True)
 
     def _told(self, shape: tuple[int, ...], *, piece: bool) -> Callable[[int | None, bool], None]:
-        """Lets the estimator learn from a call on `shape`; `piece`: its copy was counted too."""
-        copied = torch.Size(shape).numel() * self.source.element_size() if piece else 0
+        """Lets the estimator learn from a call on `shape`; `piece`: its copy was counted too.
+
+        Where it is not asked it learns nothing: a dry run may take a second.
+        """
+        copied = prod(shape) * self.source.element_size() if piece else 0
 
         def tell(measured: int | None, held: bool) -> None:
             inside = None if measured is None else measured - copied
-            self.estimator.learn(shape, inside, held=held)
+            if self.fine:
+                self.estimator.learn(shape, inside, held=held)
 
         return tell
 
@@ -173,11 +193,11 @@ class VaeRungs:
     ) -> Iterator[Rung[torch.Tensor]]:
         if wished is not None and wished != tuple(axis.length for axis in axes):
             yield self.tiled(self._tile(wished))
-        yield from self._probe()
+        yield from self._probe(wished)
         smaller = smaller_tiles(axes, start=wished, time=self.vae.traits.tiles_time, fine=self.fine)
         for sizes in self._in_reach(tuple(smaller), room):
             yield self.tiled(self._tile(sizes), smaller_than_asked=wished is not None)
-            yield from self._probe()
+            yield from self._probe(sizes)
 
     def _in_reach(
         self, tiles: tuple[tuple[int, ...], ...], room: Callable[[], int] | None
@@ -190,8 +210,10 @@ class VaeRungs:
         if not self.fine or room is None or len(tiles) < _WORTH_A_LINE:
             yield from tiles
             return
-        fixed, slope = self.estimator.line(self._read(tiles[-1]), (1, *self.source.shape[1:]))
+        ends = self._read(tiles[-1]), (1, *self.source.shape[1:])
         for sizes in tiles:
+            # Drawn anew each time: a probe between two tries moves it.
+            fixed, slope = self.estimator.line(*ends, self.estimator.need)
             if fixed is not None and slope is not None and sizes != tiles[-1]:
                 likely = fixed + slope * torch.Size(self._read(sizes)[2:]).numel()
                 if likely * _SURELY_TOO_MUCH > room():
