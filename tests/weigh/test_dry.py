@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import warnings
 
 import pytest
 import torch
@@ -13,7 +14,7 @@ from tightfit.place import placed
 from tightfit.testing import toy_vae
 from tightfit.units import KIB
 from tightfit.weigh import dry_peak
-from tightfit.weigh.dry import _LiveBytes
+from tightfit.weigh.dry import _LiveBytes, dry_run
 
 SHAPES = {
     "V2": ((2, 3, 128, 96), (2, 4, 16, 12)),
@@ -114,3 +115,17 @@ def test_the_books_of_a_run_go_with_it() -> None:
     for _ in range(3):
         dry_peak(lambda: (x @ weight).relu())
     assert books() == before
+
+
+@pytest.mark.parametrize(("dtype", "made"), [(torch.bfloat16, 1), (torch.float32, 3)])
+def test_an_rms_norm_is_the_fused_kernel_where_its_weight_has_the_same_dtype(
+    dtype: torch.dtype, made: int
+) -> None:
+    """CUDA falls back to pieces in float32 where the two differ."""
+    norm = torch.nn.RMSNorm(64, eps=1e-6, device="meta", dtype=dtype)
+    source = torch.empty(4, 256, 64, device="meta", dtype=torch.bfloat16)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of the mismatch
+        run = dry_run(lambda: norm(source))
+    assert run.peak >= made * source.nbytes
+    assert (run.peak == source.nbytes) == (made == 1)

@@ -69,12 +69,12 @@ class DryRun:
 def dry_run(call: Callable[[], object]) -> DryRun:
     """Run `call`, whose tensors lie on the meta device, and write down what it allocates.
 
-    What exists before (weights, inputs) does not count; the result does. Attention is taken as
-    the fused kernel that real cards run. Scratch inside an operator is invisible here: see
-    `weigh.workspace`.
+    What exists before (weights, inputs) does not count; the result does. Attention and RMS norms
+    are taken as the fused kernels that real cards run. Scratch inside an operator is invisible
+    here: see `weigh.workspace`.
     """
     books = _LiveBytes()
-    with torch.no_grad(), _FusedAttention(books), books:
+    with torch.no_grad(), _Fused(books), books:
         result = call()
     del result
     return DryRun(books.peak, books.at, tuple(books.steps), tuple(books.calls), books.flops)
@@ -149,7 +149,7 @@ class _LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self.steps.append(Step(self._keys.pop(address), 0))
 
 
-class _FusedAttention(TorchFunctionMode):
+class _Fused(TorchFunctionMode):
     def __init__(self, books: _LiveBytes) -> None:
         super().__init__()
         self._books = books
@@ -165,5 +165,13 @@ class _FusedAttention(TorchFunctionMode):
                 self._books.note(ATTENTION, [query, value], [made])
                 pairs = math.prod(query.shape[:-1]) * value.shape[-2]
                 self._books.flops += 2 * pairs * (query.shape[-1] + value.shape[-1])
+                return made
+        if func is torch.nn.functional.rms_norm:
+            given = dict(zip(("input", "normalized_shape", "weight"), args, strict=False)) | kwargs
+            source, weight = given["input"], given.get("weight")
+            same = weight is None or weight.dtype == source.dtype
+            if source.device.type == "meta" and same:
+                made = torch.empty_like(source, memory_format=torch.contiguous_format)
+                self._books.note("rms_norm", [source], [made])
                 return made
         return func(*args, **kwargs)

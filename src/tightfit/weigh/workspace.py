@@ -16,6 +16,9 @@ from tightfit.units import MIB
 
 LIBRARIES = 41 * MIB
 """What matrix and convolution libraries hold once they have worked (cuBLAS takes 32 MiB)."""
+_ATTENTION = "scaled_dot_product_attention"
+_CONVOLUTIONS = ("convolution", "_convolution", "cudnn_convolution")
+_PRODUCTS = ("mm", "addmm", "linear")
 _FUSED_HEAD = 128
 """Attention keeps its sums in registers up to this head size; above, in an fp32 copy."""
 
@@ -77,8 +80,16 @@ NONE = Workspaces()
 
 
 def signature(call: Operator) -> str:
-    """Operators of one signature share a kernel, whatever the size of the picture."""
-    return f"{call.name} {'x'.join(map(str, call.weight))}"
+    """Operators of one signature share a kernel, whatever the size of the picture.
+
+    Of convolutions and matrix products the weight tells, of attention the size of a head; the
+    second tensor of any other operator grows with the picture.
+    """
+    if call.name == _ATTENTION:
+        return f"{call.name} {call.weight[-1]}"
+    if call.name in _CONVOLUTIONS or call.name in _PRODUCTS:
+        return f"{call.name} {'x'.join(map(str, call.weight))}"
+    return call.name
 
 
 def sequence(run: Ran, workspaces: Workspaces = NONE) -> tuple[tuple[int, int], ...]:
@@ -112,11 +123,11 @@ def peak_of(moves: Iterable[tuple[int, int]]) -> int:
 
 
 def _tabulated(call: Operator) -> int:
-    if call.name in ("convolution", "_convolution", "cudnn_convolution"):
+    if call.name in _CONVOLUTIONS:
         axes = len(call.weight) - 2
         if axes == 2:
             return 2 * call.reads
         return call.reads + call.writes if axes == 3 else 0
-    if call.name == "scaled_dot_product_attention" and call.weight[-1] > _FUSED_HEAD:
+    if call.name == _ATTENTION and call.weight[-1] > _FUSED_HEAD:
         return 2 * call.writes
     return 0
