@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -61,3 +62,20 @@ def test_a_network_streams_as_it_runs_resident(name: str, level: Level, frames: 
         assert session.copies.grown == 0
     assert card.hazards == ()
     assert_back(card)
+
+
+def test_a_library_saves_the_true_weights_of_a_streamed_network(tmp_path: Path) -> None:
+    """`save_pretrained` in the middle of a session, and what is loaded from there."""
+    (part,) = find_parts("random:wan2.1-t2v-1.3b-mini/transformer")
+    module = load_part(part, dtype=FLOAT)
+    before = {name: value.clone() for name, value in module.state_dict().items()}
+    case = Case.of(module, call_of(part, module, "denoise", Size(64, 64, 1), dtype=FLOAT))
+    card = virtual("1GiB")
+    residency = case.everything("block", 2, lambda at: at % 4 == 3)
+    save: Any = module.save_pretrained
+    with streamed(module, card, residency, case.blocks, order=case.order):
+        save(tmp_path / "saved")
+    (saved,) = find_parts(str(tmp_path / "saved"))
+    after = load_part(saved, dtype=FLOAT).state_dict()
+    assert after.keys() == before.keys()
+    assert all(torch.equal(after[name], value) for name, value in before.items())

@@ -36,8 +36,8 @@ def watched(*modules: nn.Module) -> tuple[Running, list[tuple[str, nn.Module]]]:
     """Hooks on all, which write down what begins and ends."""
     lines: list[tuple[str, nn.Module]] = []
 
-    def ended(call: Call) -> None:
-        lines.append(("end", call.module))
+    def ended(call: Call, seen: bool) -> None:
+        lines.append(("end" if seen else "unseen", call.module))
 
     running = Running(ended)
 
@@ -86,7 +86,7 @@ def test_a_call_that_ended_unseen_is_ended_by_the_next(error: type[BaseException
     leaf.error = None
     lines.clear()
     root(X)
-    unseen = [("end", leaf), ("end", root)] if error is not ValueError else []
+    unseen = [("unseen", leaf), ("unseen", root)] if error is not ValueError else []
     assert lines == [
         *unseen,
         ("outermost", root),
@@ -103,9 +103,9 @@ def test_another_part_may_be_called_after_an_interrupt() -> None:
     with pytest.raises(KeyboardInterrupt):
         one(X)
     two(X)
-    assert ("end", one) not in lines
+    assert ("unseen", one) not in lines
     running.end_all()
-    assert lines.count(("end", one)) == 1
+    assert lines.count(("unseen", one)) == 1
     two(X)
     assert lines[-2:] == [("outermost", two), ("end", two)]
 
@@ -160,4 +160,4 @@ def test_a_thread_that_was_interrupted_keeps_nobody_out() -> None:
     thread = in_thread(lambda: root(X))
     thread.join(10)
     assert not thread.is_alive()
-    assert [what for what, _ in lines] == ["outermost", "end", "outermost", "end"]
+    assert [what for what, _ in lines] == ["outermost", "unseen", "outermost", "end"]

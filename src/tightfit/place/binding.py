@@ -13,6 +13,8 @@ from torch import nn
 from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.hooks import RemovableHandle
 
+from tightfit.card.base import Card
+from tightfit.card.lanes import Mark, Queue
 from tightfit.errors import UsageError
 from tightfit.place.arena import Arena
 from tightfit.place.groups import Group
@@ -72,13 +74,15 @@ class Binding:
     def __init__(
         self,
         module: nn.Module,
-        device: torch.device,
+        card: Card,
+        compute: Queue,
         passing: Iterable[Passing],
         masters: dict[int, Seat],
     ) -> None:
         """`masters` finds the seat of each tensor that the module holds, by the tensor's id."""
-        self._device = device
-        self._running = Running(_let_go)
+        self._device = card.device
+        self._line = _Line(card, compute)
+        self._running = Running(self._line.ended)
         self._handles: list[RemovableHandle] = []
         modules = dict(module.named_modules())
         anchored: dict[str, list[Passing]] = defaultdict(list, {"": []})
@@ -139,6 +143,7 @@ class Binding:
                 f"`{type(call.module).__name__}` is streamed, so it has no gradients, and an input "
                 "requires one: use torch.no_grad()."
             )
+        self._line.begin()
         call.undo = _without_autocast_cache()
         if all(each.device.type != "cpu" for each in tensors):
             return None
@@ -173,13 +178,34 @@ def _serving(masters: dict[int, Seat]) -> Callable[..., None]:
     return serve
 
 
-def _let_go(call: Call) -> None:
-    for each in reversed(call.taken):
-        lingers = call.module is not each.head and len(each.group.anchors) > 1
-        if call.module is each.head:
-            each.calls = 0
-        if each.ring.leave(each.arena, call, lingers=lingers):
-            each.hide()
+class _Line:
+    """Calls of one module one after another, whichever stream each of them computes in."""
+
+    def __init__(self, card: Card, compute: Queue) -> None:
+        self._card = card
+        self._compute = compute
+        self._last: Mark | None = None
+
+    def begin(self) -> None:
+        """An outermost call begins after the last one, in the stream of now."""
+        if self._last is not None:
+            self._compute.wait(self._last)
+
+    def ended(self, call: Call, seen: bool) -> None:
+        """Let go what `call` took. What was not seen to end may be in any stream: wait for all."""
+        if not seen:
+            self._card.sync()
+        for each in reversed(call.taken):
+            lingers = call.module is not each.head and len(each.group.anchors) > 1
+            if call.module is each.head:
+                each.calls = 0
+            if each.ring.leave(each.arena, call, lingers=lingers):
+                each.hide()
+        if call.outermost:
+            self._last = self._compute.mark(again=self._last)
+        undo, call.undo = call.undo, None
+        if undo is not None:
+            undo()
 
 
 def _outside_inference() -> AbstractContextManager[object]:

@@ -24,7 +24,7 @@ class Call:
         module: what is called.
         outermost: no other call of this module's session was under way.
         taken: what has to be let go when it ends, in the order it was taken.
-        undo: done last, for the outermost call.
+        undo: what else has to be done then, once.
     """
 
     module: nn.Module
@@ -41,8 +41,11 @@ class Running:
     thread, the end of the session) looks whether its frame is still there, and ends it if not.
     """
 
-    def __init__(self, ended: Callable[[Call], None]) -> None:
-        """`ended` is told of each call that ends, innermost first; it lets go what was taken."""
+    def __init__(self, ended: Callable[[Call, bool], None]) -> None:
+        """`ended` is told of each call that ends, innermost first, and whether it was seen to.
+
+        It lets go what was taken; if it is interrupted, it is told again.
+        """
         self._ended = ended
         self._stack: list[Call] = []
         self._owner: int | None = None
@@ -75,13 +78,14 @@ class Running:
         while depth and self._stack[depth - 1].module is not module:
             depth -= 1
         if depth:
-            self._cut(depth - 1)
+            self._cut(depth, seen=False)
+            self._cut(depth - 1, seen=True)
         if not self._stack:
             self._give_turn()
 
     def end_all(self) -> None:
         """The session ends: whatever is still on the stack ended unseen."""
-        self._cut(0)
+        self._cut(0, seen=False)
         self._give_turn()
 
     def end_unseen(self, called: nn.Module | None = None) -> None:
@@ -95,18 +99,13 @@ class Running:
                 break
             alive[id(call.module)] -= 1
             kept += 1
-        self._cut(kept)
+        self._cut(kept, seen=False)
         if not kept and called is None and self._owner != threading.get_ident():
             self._owner = None
 
-    def _cut(self, depth: int) -> None:
+    def _cut(self, depth: int, *, seen: bool) -> None:
         while len(self._stack) > depth:
-            call = self._stack[-1]
-            try:
-                self._ended(call)  # may be interrupted and done again
-            finally:
-                if call.undo is not None:
-                    call.undo()
+            self._ended(self._stack[-1], seen)
             self._stack.pop()
 
     def _give_turn(self) -> None:

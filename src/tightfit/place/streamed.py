@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from tightfit.card.base import Card
+from tightfit.card.lanes import Queue
 from tightfit.errors import UsageError
 from tightfit.place.arena import Arena
 from tightfit.place.binding import Binding, Passing
@@ -99,6 +100,8 @@ def streamed(
     """
     with ExitStack() as stack:
         _claim(module, stack)
+        if residency.ring.level == "rows":
+            raise UsageError("the plan streams slices of rows, which cannot be done yet.")
         groups = groups_of(module, residency, weights, order=order)
         session = Streaming(groups)
         with _plain():
@@ -131,6 +134,9 @@ def _set_up(
 ) -> None:
     """Everything in order; `stack` undoes it in the opposite one."""
     seats: dict[int, Seat] = {}
+    if card.kind == "cuda":  # it would choose other algorithms, other bits, by what is free
+        stack.callback(setattr, torch.backends.cudnn, "benchmark", torch.backends.cudnn.benchmark)
+        torch.backends.cudnn.benchmark = False
     stack.callback(forget_cached, module)
     stack.callback(_restore, list(walk(module)), card.device)
     stack.callback(_restore_seats, seats)
@@ -148,9 +154,10 @@ def _set_up(
             if pins.hold(arenas[group].buffer):
                 session.pinned_bytes += arenas[group].layout.bytes
                 stack.callback(pins.release, arenas[group].buffer)
+    compute = compute_of(card)
     modules = dict(module.named_modules())
     passing: list[Passing] = []
-    for number, ring in _rings(card, arenas, residency, session, stack).items():
+    for number, ring in _rings(card, compute, arenas, residency, session, stack).items():
         for group in (group for group in arenas if group.ring == number):
             each = _seats_of(group, seats)
             away = [placeholders.like(seat.master) for seat, _ in each]
@@ -158,7 +165,7 @@ def _set_up(
                 seat.bring(placeholder)
             passing.append(Passing(group, arenas[group], ring, each, away, modules[group.head]))
     _bring_constants(module, seats, card.device)
-    binding = Binding(module, card.device, passing, seats)
+    binding = Binding(module, card, compute, passing, seats)
     stack.callback(binding.close)
     for ring in session.rings:
         ring.ahead()
@@ -197,6 +204,7 @@ def _pack(group: Group, seats: dict[int, Seat]) -> Arena:
 
 def _rings(
     card: Card,
+    compute: Queue,
     arenas: dict[Group, Arena],
     residency: Residency,
     session: Streaming,
@@ -206,7 +214,7 @@ def _rings(
     members: dict[int, list[Arena]] = defaultdict(list)
     for group, arena in arenas.items():
         members[group.ring].append(arena)
-    lane, compute = open_lane(card), compute_of(card)
+    lane = open_lane(card)
     rings: dict[int, Ring] = {}
 
     def drain() -> None:
