@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from tests.plan.models import card, flux_denoise, flux_pipeline, gib
 from tests.plan.strategies import demands, jobs, supplies
-from tightfit.plan.demand import Demand
+from tightfit.plan.demand import Demand, Unit, Way
 from tightfit.plan.describe import at_least
-from tightfit.plan.explain import HEIGHT, WIDTH
+from tightfit.plan.explain import HEIGHT, WIDTH, seconds
 from tightfit.plan.figure import Figure, Rate
 from tightfit.plan.plan import make
 from tightfit.plan.residency import MODES
@@ -185,3 +185,35 @@ def test_the_worked_sum_of_the_docs_is_what_is_printed() -> None:
     supply = replace(card(6 * GIB, total=8 * GIB), context=Figure(gib(0.4), "table"))
     page = (Path(__file__).parents[2] / "docs" / "planner.md").read_text(encoding="utf-8")
     assert f"```\n{make([flux_denoise()], supply).explain()}\n```" in page
+
+
+def test_a_tile_that_was_asked_for_is_said_to_be_inexact() -> None:
+    """Also where it is the only way, and where it is the first of several."""
+    tile = Way("tiles 64x64", Figure(8 * MIB), exact=False)
+    smaller = Way("tiles 32x32", Figure(4 * MIB), exact=False)
+    for ways in ((tile,), (tile, smaller)):
+        demand = Demand("decode", (Unit("all", MIB),), ways=ways)
+        text = make([demand], Supply("virtual:64MiB", 64 * MIB, 64 * MIB)).explain()
+        assert "tiles 64x64, not exact" in text
+
+
+def test_two_stages_of_one_kind_have_heads_that_differ() -> None:
+    """What they are done with tells them apart where the line is too short for more."""
+    names = (
+        "encode text (a-long-name-clip-l)",
+        "encode text (a-long-name-t5)",
+        "denoise",
+        "decode",
+    )
+    demands = [Demand(name, (Unit("all", MIB),), Figure(MIB)) for name in names]
+    text = make(demands, Supply("virtual:64MiB", 64 * MIB, 64 * MIB)).explain()
+    assert " a-long-name-clip-l " in text
+    assert " a-long-name-t5 " in text
+
+
+@pytest.mark.parametrize(
+    ("value", "said"), [(95.2, "95 s"), (0.72, "0.72 s"), (0.012, "12 ms"), (2e-6, "under 1 ms")]
+)
+def test_a_time_is_said_as_people_say_it(value: float, said: str) -> None:
+    """No digits that nobody believes."""
+    assert seconds(value) == said

@@ -93,7 +93,7 @@ def _table(plan: Plan, shown: list[StagePlan]) -> list[str]:
     width = _WIDE if wide else _NARROW
     lines = []
     if len(plan.stages) > 1:
-        heads = [textwrap.shorten(s.demand.stage, width - 1, placeholder="…") for s in shown]
+        heads = [_head(stage.demand.stage, width - 1) for stage in shown]
         lines.append(" " * _LABEL + "".join(head.rjust(width) for head in heads))
     for name in _NAMES:
         figures = [stage.ledger.lines.get(name, Figure(0)) for stage in shown]
@@ -109,6 +109,14 @@ def _table(plan: Plan, shown: list[StagePlan]) -> list[str]:
     if not wide:
         lines.append("m measured, p predicted, t from a table, ? not predicted")
     return lines
+
+
+def _head(stage: str, width: int) -> str:
+    """The stage, or where that is too long what it is done with: two stages differ in that."""
+    if len(stage) <= width:
+        return stage
+    inside = stage.partition("(")[2].rstrip(")") or stage
+    return inside if len(inside) <= width else f"{inside[: width - 1]}…"
 
 
 def _cell(figure: Figure, *, wide: bool) -> str:
@@ -136,12 +144,12 @@ def _sentences(plan: Plan, stage: StagePlan, most: int) -> list[str]:
 
 
 def _way(stage: StagePlan) -> str:
-    if len(stage.ways) < 2:
-        return ""
     whole = stage.ways[0]
     kind = "" if stage.way.exact else ", not exact"
+    if len(stage.ways) < 2 and whole.way.name == "whole":
+        return ""
     if whole.fits:
-        return f"in one go ({stage.way.name})" if stage.way.name != "whole" else "whole"
+        return f"{stage.way.name}{kind}"
     return f"{stage.way.name}{kind} ({whole.way.name} needs {format_bytes(whole.least)} at least)"
 
 
@@ -199,7 +207,10 @@ def _host(plan: Plan) -> list[str]:
     host = plan.host
     if host is None:
         return []
-    parts = [f"{format_bytes(host.masters + host.pinned_real)} of {format_bytes(host.room)}"]
+    taken = host.masters + host.pinned_real
+    if not taken and not host.mapped and not host.activations.known:
+        return []
+    parts = [f"{format_bytes(taken)} of {format_bytes(host.room)}"]
     if host.pinned_asked:
         parts.append(
             f"pinned {format_bytes(host.pinned_real)} of {format_bytes(host.pinned_asked)} asked"
@@ -219,7 +230,9 @@ def seconds(value: float) -> str:
     """A time for people: ``0.72 s``, ``12 ms``, ``95 s``."""
     if value >= 10:
         return f"{value:.0f} s"
-    return f"{value:.2f} s" if value >= 0.1 else f"{value * 1000:.3g} ms"
+    if value >= 0.1:
+        return f"{value:.2f} s"
+    return f"{value * 1000:.0f} ms" if value >= 0.001 else "under 1 ms"
 
 
 def _wrapped(text: str, most: int) -> list[str]:
