@@ -22,7 +22,7 @@ from tightfit.run.cancel import Cancel
 from tightfit.run.job import Job, Request
 from tightfit.run.vae import Direction
 from tightfit.testing import faults, toy_vae
-from tightfit.units import format_bytes
+from tightfit.units import MIB, format_bytes
 from tightfit.watch import Recorder
 from tightfit.weigh.calibration import Calibrations
 
@@ -198,3 +198,33 @@ def test_o14_a_shortage_after_a_probe_names_what_was_tried_alone() -> None:
     assert "None" not in str(caught.value)
     assert "probe" not in str(caught.value)
     assert_back(card)
+
+
+@pytest.mark.parametrize("batch", [1, 4])
+def test_o14_where_not_even_the_smallest_tile_holds_the_tries_are_few(batch: int) -> None:
+    """A probe that ran out has shown that every larger tile would: none of those is tried."""
+    vae, source = toy_vae("V2"), torch.rand(batch, 4, 96, 96)
+    whole = measured(vae, "decode", source)
+    card = virtual(whole.base + int(whole.peak * 1.3))
+    with faults(card, workspace=lambda *_: 2**40), pytest.raises(MemoryShortage) as caught:
+        Job(vae, "decode", card, Request(card.read().total)).run(source)
+    tried = [a.rung for a in caught.value.attempts if a.outcome == "oom"]
+    assert tried == ["whole", "probe 64x64", "tiles 64x64", "tiles 64x64, input on the host"]
+    assert_back(card)
+
+
+def test_o14_two_accidents_do_not_end_a_job() -> None:
+    """Whole and probe both fail, once: the smallest tile is still tried."""
+    vae, source = toy_vae("V2"), torch.rand(1, 4, 32, 32)
+    whole = measured(vae, "decode", source)
+    card = virtual("256MiB")
+    failed: list[str] = []
+
+    def twice(operator: str, size: int) -> None:
+        if "convolution" in operator and len(failed) < 2:
+            failed.append(operator)
+            raise torch.OutOfMemoryError("somebody else had it")
+
+    with faults(card, on_allocate=twice):
+        outcome = run_checked(Job(vae, "decode", card, Request(256 * MIB)), source, whole.value)
+    assert [a.rung for a in outcome.attempts] == ["whole", "probe 64x64", "tiles 64x64"]

@@ -232,6 +232,7 @@ def test_a_probe_is_one_call_of_one_item_and_is_kept_for_the_report() -> None:
             break
         fail(ways, rung)
     assert probe is not None
+    assert probe.tile == (64, 64)
     result = probe.run()
     expected = ways.vae.decode(ways.host[:1, :, :8, :8])
     torch.testing.assert_close(result, expected, rtol=0, atol=1e-5)
@@ -242,9 +243,11 @@ def test_a_probe_is_one_call_of_one_item_and_is_kept_for_the_report() -> None:
     assert ways.probed == ways.estimator.calibration.seen[-1]
 
 
-def test_a_probe_that_failed_is_not_reported() -> None:
-    """Nothing was measured."""
-    ways = rungs(1, 4, 48, 40)
-    for rung in ways.in_order():
+def test_a_probe_that_failed_leaves_the_smallest_tiles() -> None:
+    """Nothing was measured, and every larger one needs more."""
+    ways, seen = rungs(4, 4, 96, 80), []
+    for rung in ways.in_order(room=lambda: 2**40):
+        seen.append(rung.name)
         fail(ways, rung)
+    assert seen == ["whole", "probe 64x64", "tiles 64x64", "tiles 64x64, input on the host"]
     assert ways.probed is None

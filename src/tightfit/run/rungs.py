@@ -72,6 +72,7 @@ class VaeRungs:
     adjusted: list[str] = field(default_factory=list)
     probed: Seen | None = None
     _may_probe: bool = True
+    _hopeless: bool = False
 
     @property
     def axes(self) -> tuple[Axis, ...]:
@@ -121,7 +122,8 @@ class VaeRungs:
             if self.batch > 1:
                 if self.wish.mode != "off":
                     yield from self._probe()
-                yield self.whole(1)
+                if not self._hopeless:
+                    yield self.whole(1)
         if self.wish.mode == "off":
             return
         if wished == uncut:
@@ -137,7 +139,7 @@ class VaeRungs:
         """After a try that was predicted to fit and did not: one call on the smallest tile.
 
         `failed` is the tile that was tried, None for a whole run; there is nothing to learn where
-        it was the smallest itself.
+        it was the smallest itself. A probe that does not hold either leaves only smallest tiles.
         """
         if not (self._may_probe and self.fine and self.estimator.missed):
             return
@@ -168,8 +170,10 @@ class VaeRungs:
             learn(measured, held)
             if self.estimator.calibration != before:
                 self.probed = self.estimator.calibration.seen[-1]
+            self._hopeless = not held
 
-        yield Rung(f"probe {self._name(sizes[-1])}", run, tell=tell, probe=True)
+        name, tile = f"probe {self._name(sizes[-1])}", self._samples(sizes[-1])
+        yield Rung(name, run, tile=tile, tell=tell, probe=True)
 
     def _told(self, shape: tuple[int, ...], *, piece: bool) -> Callable[[int | None, bool], None]:
         """Lets the estimator learn from a call on `shape`; `piece`: its copy was counted too.
@@ -202,23 +206,29 @@ class VaeRungs:
     def _in_reach(
         self, tiles: tuple[tuple[int, ...], ...], room: Callable[[], int] | None
     ) -> Iterator[tuple[int, ...]]:
-        """`tiles` without those far above the room, by the line through two dry runs.
+        """`tiles` without those far above the room; where a probe ran out, the smallest alone.
 
         A dry run of each would cost more than it tells: two dozen sizes lie between a large
         picture and the floor.
         """
-        if not self.fine or room is None or len(tiles) < _WORTH_A_LINE:
+        if not self.fine or room is None:
             yield from tiles
             return
-        ends = self._read(tiles[-1]), (1, *self.source.shape[1:])
+        many = len(tiles) >= _WORTH_A_LINE
         for sizes in tiles:
-            # Drawn anew each time: a probe between two tries moves it.
-            fixed, slope = self.estimator.line(*ends, self.estimator.need)
-            if fixed is not None and slope is not None and sizes != tiles[-1]:
-                likely = fixed + slope * torch.Size(self._read(sizes)[2:]).numel()
-                if likely * _SURELY_TOO_MUCH > room():
-                    continue
-            yield sizes
+            far = self._hopeless or (many and self._too_much(sizes, tiles[-1], room()))
+            if sizes == tiles[-1] or not far:
+                yield sizes
+
+    def _too_much(self, sizes: tuple[int, ...], smallest: tuple[int, ...], room: int) -> bool:
+        """Whether the line through the smallest tile and the whole says so, as it is now: a probe
+        between two tries moves it."""
+        fixed, slope = self.estimator.line(
+            self._read(smallest), (1, *self.source.shape[1:]), self.estimator.need
+        )
+        if fixed is None or slope is None:
+            return False
+        return (fixed + slope * prod(self._read(sizes)[2:])) * _SURELY_TOO_MUCH > room
 
     def _read(self, sizes: tuple[int, ...]) -> tuple[int, ...]:
         """The shape [1,C,…] of what a tile of these latent sizes reads."""
