@@ -229,9 +229,13 @@ class Interrupted(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         x = self.inside(x)
+        self.interrupt()
+        return x
+
+    def interrupt(self, *_: object) -> None:
+        """Fail, if that is asked for."""
         if self.error is not None:
             raise self.error()
-        return x
 
 
 @pytest.mark.parametrize("level", ["block", "leaf"])
@@ -263,6 +267,24 @@ def test_after_an_error_in_the_middle_of_a_block_the_module_goes_on(
         run()
     assert_whole(module, before)
     assert_back(card, held)
+
+
+@pytest.mark.parametrize("level", ["block", "leaf"])
+def test_after_an_interrupt_any_part_may_be_called_next(level: Level) -> None:
+    """The slot of what was interrupted is free again, without another one being made."""
+    module, card = network(kinds=(0, 0, 0, 0)), virtual("16MiB")
+    failing = Interrupted(module.blocks[1].up)
+    failing.error = KeyboardInterrupt
+    x = torch.randn(1, 16).to(card.device)
+    wanted, _ = resident(module, card, lambda: module.blocks[2](x))
+    with streaming(module, card, level=level, slots=1) as session, torch.no_grad():
+        module.blocks[1].up.register_forward_pre_hook(failing.interrupt)
+        for _ in range(2):
+            with pytest.raises(KeyboardInterrupt):
+                module(x)
+            assert torch.equal(module.blocks[2](x).cpu(), wanted)
+        assert session.copies.grown == 0
+        module.blocks[1].up._forward_pre_hooks.popitem()
 
 
 def test_a_card_that_fills_up_on_the_way_leaves_everything_as_it_was() -> None:

@@ -157,7 +157,7 @@ class Binding:
 
     def _take(self, call: Call, each: Passing) -> None:
         if each.ring.is_full_for(each.arena):
-            self._running.end_unseen(call.module)
+            self._running.end_unseen()
         call.taken.append(each)
         each.show(each.ring.take(each.arena, call))
         if call.module is each.head:

@@ -60,11 +60,10 @@ class Running:
                     if not self._turn.wait(_LOOK_AGAIN):
                         self.end_unseen()
                 self._owner = me
+                return self._push(module)
         if any(call.module is module for call in self._stack):
             self.end_unseen(module)
-        call = Call(module, not self._stack)
-        self._stack.append(call)
-        return call
+        return self._push(module)
 
     def is_mine(self) -> bool:
         """Whether a call of this thread is under way."""
@@ -77,30 +76,37 @@ class Running:
         depth = len(self._stack)
         while depth and self._stack[depth - 1].module is not module:
             depth -= 1
-        if depth:
+        if depth > 1:
             self._cut(depth, seen=False)
             self._cut(depth - 1, seen=True)
-        if not self._stack:
-            self._give_turn()
+        elif depth:
+            with self._turn:
+                self._cut(1, seen=False)
+                self._cut(0, seen=True)
+                self._give_turn()
 
     def end_all(self) -> None:
         """The session ends: whatever is still on the stack ended unseen."""
-        self._cut(0, seen=False)
-        self._give_turn()
+        with self._turn:
+            self._cut(0, seen=False)
+            self._give_turn()
 
     def end_unseen(self, called: nn.Module | None = None) -> None:
-        """Drop calls whose frames are gone; `called` just begins: its frame is not an old one's."""
+        """Drop calls whose frames are gone; one of `called` begins, and is not on the stack yet."""
         alive = _frames(self._owner)
         if called is not None:
             alive[id(called)] -= 1
-        kept = 0
+        gone = []
         for call in self._stack:
-            if alive[id(call.module)] <= 0:
-                break
             alive[id(call.module)] -= 1
-            kept += 1
-        self._cut(kept, seen=False)
-        if not kept and called is None and self._owner != threading.get_ident():
+            if alive[id(call.module)] < 0:
+                gone.append(call)
+        for call in reversed(gone):
+            self._ended(call, False)
+            self._stack.remove(call)
+        if self._stack:
+            self._stack[0].outermost = True
+        elif called is None:
             self._owner = None
 
     def _cut(self, depth: int, *, seen: bool) -> None:
@@ -108,10 +114,14 @@ class Running:
             self._ended(self._stack[-1], seen)
             self._stack.pop()
 
+    def _push(self, module: nn.Module) -> Call:
+        call = Call(module, not self._stack)
+        self._stack.append(call)
+        return call
+
     def _give_turn(self) -> None:
-        with self._turn:
-            self._owner = None
-            self._turn.notify_all()
+        self._owner = None
+        self._turn.notify_all()
 
 
 def _frames(thread: int | None) -> Counter[int]:

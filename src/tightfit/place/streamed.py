@@ -40,7 +40,7 @@ class Streaming:
 
     Attributes:
         groups: its weights as they move.
-        resident_bytes: of buffers that stay on the card.
+        resident_bytes: of what stays on the card, tables in plain attributes included.
         rings: the first for most of the bytes; further ones for weights that are in use
             meanwhile, such as tables that a block owns beside its layers.
         pinned_bytes: of masters that the driver holds in place.
@@ -50,6 +50,11 @@ class Streaming:
     resident_bytes: int = 0
     rings: list[Ring] = field(default_factory=list)
     pinned_bytes: int = 0
+
+    @property
+    def bytes(self) -> int:
+        """On the card, one element of each dtype apart that stands for weights that are away."""
+        return self.resident_bytes + self.ring_bytes
 
     @property
     def ring_bytes(self) -> int:
@@ -164,7 +169,7 @@ def _set_up(
             for (seat, _), placeholder in zip(each, away, strict=True):
                 seat.bring(placeholder)
             passing.append(Passing(group, arenas[group], ring, each, away, modules[group.head]))
-    _bring_constants(module, seats, card.device)
+    session.resident_bytes += _bring_constants(module, seats, card.device)
     binding = Binding(module, card, compute, passing, seats)
     stack.callback(binding.close)
     for ring in session.rings:
@@ -231,14 +236,17 @@ def _rings(
     return rings
 
 
-def _bring_constants(module: nn.Module, seats: dict[int, Seat], device: torch.device) -> None:
+def _bring_constants(module: nn.Module, seats: dict[int, Seat], device: torch.device) -> int:
     """Tables that modules keep as plain attributes, without ever telling PyTorch of them."""
     masters = {identity(seat.master) for seat in seats.values()}
+    size = 0
     for held in list(walk(module)):
         plain = held.kind is Kind.ATTRIBUTE and not held.steps and not held.recomputed
         host = held.tensor.device.type == "cpu" and held.tensor.dim() > 0
         if plain and host and identity(held.tensor) not in masters:
             vars(held.owner)[held.name] = held.tensor.to(device)
+            size += held.tensor.nbytes
+    return size
 
 
 def _restore_seats(seats: dict[int, Seat]) -> None:
