@@ -184,3 +184,18 @@ def test_the_context_is_known(card: Card) -> None:
     context = card.read().context
     assert context is not None
     assert 64 * MIB < context < 4 * GIB
+
+
+def test_the_grain_is_as_the_driver_takes_it(card: Card) -> None:
+    """Under cudaMallocAsync one byte takes a grain; elsewhere it is not asked for."""
+    if card.allocator != "async":
+        pytest.skip("only cudaMallocAsync has one grain")
+    card.trim()
+    with card.cap(1 * GIB):
+        before = card.read().reserved
+        byte = torch.empty(1, dtype=torch.uint8, device=card.device)
+        after = card.read().reserved
+        del byte
+    assert before is not None
+    assert after is not None
+    assert after - before == card.grain

@@ -161,3 +161,18 @@ def test_a_plan_without_streaming_finds_room_for_a_ring_when_the_gap_grows() -> 
     assert planned.ring.slots == 2
     assert planned.resident_bytes + planned.ring.bytes <= 85 * MIB
     assert planned.resident_bytes == 60 * MIB
+
+
+@pytest.mark.parametrize("grain", [2 * MIB, 32 * MIB, 48 * MIB])
+def test_a_grain_that_the_card_knows_counts_from_the_first_weight(grain: int) -> None:
+    """One weight that fits by its bytes and not by the steps that hold it; then one that does."""
+    room = 5 * grain + grain // 2
+    drift = Drift.at_first("async", grain=grain)
+    (over,), (under,) = pieces_of([room - KIB]), pieces_of([5 * grain])
+    assert drift.reserved_with(over.bytes) > room
+    planned = replan([over], drift, room=room, ring=NO_RING)
+    assert planned is None or not planned.stays[0]
+    planned = replan([under], drift, room=room, ring=NO_RING)
+    assert planned is not None
+    assert planned.stays == (True,)
+    assert Drift.at_first("native", grain=grain) == Drift.at_first("native")

@@ -63,6 +63,11 @@ class CudaCard(Card):
         return f"{torch.cuda.get_device_name(self.index)} {self.allocator}"
 
     @property
+    def grain(self) -> int:
+        """As the driver was seen to take it."""
+        return super().grain if self._pools is None else self._pools.learn()
+
+    @property
     def libraries(self) -> str:
         """Of cuDNN."""
         version: Any = torch.backends.cudnn.version

@@ -31,11 +31,17 @@ class Drift:
     growth: int = 0
 
     @classmethod
-    def at_first(cls, allocator: str, *, allocated: int = 0, reserved: int = 0) -> Drift:
-        """Before anything was seen. Where it keeps segments of several sizes, as ``native`` does,
-        the dearest may be met last: a small request that takes a large segment for itself."""
+    def at_first(
+        cls, allocator: str, *, allocated: int = 0, reserved: int = 0, grain: int | None = None
+    ) -> Drift:
+        """Before anything was seen, but for the `grain` of ``async`` where the card knows it: else
+        the first weight, if it is nearly as large as the room, is let in by its own bytes.
+
+        Where it keeps segments of several sizes, as ``native`` does, the dearest may be met last:
+        a small request that takes a large segment for itself.
+        """
         growth = LARGE_SEGMENT - SMALL_LIMIT if allocator == "native" else 0
-        return cls(allocated, reserved, growth=growth)
+        return cls(allocated, reserved, grain if allocator == "async" else None, growth)
 
     @property
     def gap(self) -> int:
