@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -155,6 +156,29 @@ def test_where_nobody_plans_no_dry_run_is_made() -> None:
     )
     job.run(torch.rand(1, 4, 8, 8))
     assert known._entries == {}
+
+
+def test_two_jobs_at_once_forget_nothing_of_each_other() -> None:
+    """Both began with the same knowledge; each adds what it measured."""
+    known, both = Calibrations(), threading.Barrier(2)
+
+    def job(side: int) -> None:
+        vae = toy_vae("V2")
+
+        def decode(z: torch.Tensor) -> torch.Tensor:
+            if z.device.type != "meta":
+                both.wait(timeout=60)
+            return vae.decode(z)
+
+        job = Job(replace(vae, decode=decode), "decode", virtual(ROOM), Request(ROOM))
+        job.calibrations = known
+        job.run(torch.rand(1, 4, side, side))
+
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(job, (8, 16)))
+    third = Job(toy_vae("V2"), "decode", virtual(ROOM), Request(ROOM), calibrations=known)
+    outcome = third.run(torch.rand(1, 4, 8, 8))
+    assert outcome.estimate.source == "dry run, calibrated on 2 sizes"
 
 
 def test_what_a_narrow_model_taught_is_not_believed_of_a_wide_one() -> None:

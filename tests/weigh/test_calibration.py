@@ -104,6 +104,24 @@ def test_two_processes_do_not_forget_one_another(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("in_a_file", [True, False])
+def test_runs_are_added_to_what_others_added_meanwhile(tmp_path: Path, in_a_file: bool) -> None:
+    """Two jobs that began with the same knowledge: both runs count."""
+    known = Calibrations(tmp_path / "calibrations.json" if in_a_file else None)
+    known.keep(KEY, Calibration(shares={"convolution 4": 0.5}).with_run(Seen(1, 10, 11)))
+    for run in (Seen(2, 20, 22), Seen(3, 30, 33)):
+        known.add(KEY, [run], shares={"convolution 4": 0.5})
+    assert [run.samples for run in known.of(KEY).seen] == [1, 2, 3]
+
+
+def test_runs_that_were_predicted_without_what_was_watched_do_not_count() -> None:
+    """Their prediction is not that of today."""
+    known = Calibrations()
+    known.keep(KEY, Calibration().with_shares({"convolution 4": 0.5}))
+    known.add(KEY, [Seen(1, 10, 15)], shares={})
+    assert known.of(KEY) == Calibration(shares={"convolution 4": 0.5})
+
+
+@pytest.mark.parametrize("in_a_file", [True, False])
 def test_threads_that_keep_at_once_lose_nothing(tmp_path: Path, in_a_file: bool) -> None:
     """Eight jobs end together: the file is whole, and has all that they measured."""
     path = tmp_path / "calibrations.json"

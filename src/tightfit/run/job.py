@@ -158,8 +158,9 @@ class Job:
         try:
             yield
         finally:
-            if estimator.calibration != before:
-                self.calibrations.keep(self._key(), estimator.calibration)
+            runs = [run for run in estimator.calibration.seen if run not in before.seen]
+            if runs:
+                self.calibrations.add(self._key(), runs, shares=before.shares)
 
     def _afterwards(self, before: Reading) -> Reading:
         """The card, given back; cycles that the model made may hold some of it until collected."""

@@ -8,8 +8,8 @@ from __future__ import annotations
 import math
 import threading
 from bisect import bisect_left
-from collections.abc import Mapping
-from contextlib import nullcontext, suppress
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -144,19 +144,39 @@ class Calibrations:
         return _parsed(self._read().get(str(key)))
 
     def keep(self, key: Key, calibration: Calibration) -> None:
-        """Write it down beside what others wrote meanwhile."""
+        """Write it down in place of what was known, beside what others wrote meanwhile."""
+        with self._turn():
+            self._put(key, calibration)
+
+    def add(self, key: Key, runs: Iterable[Seen], *, shares: Mapping[str, float]) -> None:
+        """Real runs more, which were predicted with `shares`; what others added meanwhile stays.
+
+        They do not count where other scratch was watched meanwhile.
+        """
+        with self._turn():
+            known = self.of(key)
+            if known.shares == shares:
+                for run in runs:
+                    known = known.with_run(run)
+                self._put(key, known)
+
+    @contextmanager
+    def _turn(self) -> Iterator[None]:
         with self._lock, nullcontext() if self._path is None else kept.turn(self._path):
-            entries = self._read()
-            entries.pop(str(key), None)
-            entries[str(key)] = {
-                "seen": [[run.samples, run.predicted, run.measured] for run in calibration.seen],
-                "shares": dict(calibration.shares),
-            }
-            while len(entries) > _LIMIT:
-                entries.pop(next(iter(entries)))
-            self._entries = entries
-            if self._path is not None:
-                kept.write(self._path, {"version": VERSION, "entries": entries})
+            yield
+
+    def _put(self, key: Key, calibration: Calibration) -> None:
+        entries = self._read()
+        entries.pop(str(key), None)
+        entries[str(key)] = {
+            "seen": [[run.samples, run.predicted, run.measured] for run in calibration.seen],
+            "shares": dict(calibration.shares),
+        }
+        while len(entries) > _LIMIT:
+            entries.pop(next(iter(entries)))
+        self._entries = entries
+        if self._path is not None:
+            kept.write(self._path, {"version": VERSION, "entries": entries})
 
     def _read(self) -> dict[str, Any]:
         if self._path is None:
