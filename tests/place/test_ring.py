@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tests.cases.common import virtual
 from tightfit.card.lanes import Lane, Mark, Queue
 from tightfit.card.virtual.card import VirtualCard
-from tightfit.errors import UsageError
+from tightfit.errors import BooksError, UsageError
 from tightfit.place.arena import Arena, Layout
 from tightfit.place.lanes import compute_of, open_lane
 from tightfit.place.ring import Ring
@@ -179,6 +179,23 @@ def test_a_copy_that_was_interrupted_is_made_again() -> None:
         with taken(ring, masters[at]) as views:
             assert views[0].cpu().eq(at).all()
     assert ring.copies.grown == 0
+
+
+def test_a_ring_that_compares_finds_what_is_not_the_masters() -> None:
+    """Bytes that are another's."""
+
+    class Mistakes(Journal):
+        def copy(self, target: torch.Tensor, source: torch.Tensor) -> None:
+            target.copy_(torch.zeros_like(source))
+
+    tensors = [torch.full((64,), at, dtype=torch.uint8) for at in range(2)]
+    masters = [Arena(Layout.of([each]), [each]) for each in tensors]
+    card = virtual("1MiB")
+    ring = Ring(card, Mistakes("l", []), Journal("c", []), masters, slots=2, compares=True)
+    with taken(ring, masters[0]):
+        pass
+    with pytest.raises(BooksError, match="64 of 64 bytes of streamed weights are not"):
+        ring.take(masters[1], "me")
 
 
 def test_what_lingers_is_not_copied_again() -> None:

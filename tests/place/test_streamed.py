@@ -192,6 +192,22 @@ def test_weights_that_fit_in_the_slots_are_copied_once() -> None:
         assert session.copies.count == count == 4
 
 
+def test_comparing_changes_nothing_where_all_is_well() -> None:
+    """Every copy is waited for and is its master's."""
+    module, card = network(), virtual("16MiB")
+    card.faults.lanes = "strict"
+    case, x = case_of(module), torch.randn(1, 16)
+    wanted, _ = resident(module, card, lambda: module(x.to(card.device)))
+    residency = case.everything("leaf", 2, lambda at: at % 3 == 2)
+    with (
+        streamed(module, card, residency, case.blocks, order=case.order, compares=True) as session,
+        torch.no_grad(),
+    ):
+        for _ in range(2):
+            assert torch.equal(module(x).cpu(), wanted)
+        assert session.copies.count > 10
+
+
 def test_two_passes_of_guidance_stream_each_block_twice() -> None:
     """A module called twice a step is called in the same order each time."""
     module, card = network(kinds=(0, 0, 0, 0)), virtual("16MiB")

@@ -9,7 +9,7 @@ import torch
 
 from tightfit.card.base import Card
 from tightfit.card.lanes import Lane, Mark, Queue
-from tightfit.errors import UsageError
+from tightfit.errors import BooksError, UsageError
 from tightfit.place.arena import Arena
 from tightfit.place.succession import Succession
 from tightfit.units import format_bytes
@@ -61,10 +61,18 @@ class Ring:
     """
 
     def __init__(
-        self, card: Card, lane: Lane, compute: Queue, arenas: Sequence[Arena], *, slots: int
+        self,
+        card: Card,
+        lane: Lane,
+        compute: Queue,
+        arenas: Sequence[Arena],
+        *,
+        slots: int,
+        compares: bool = False,
     ) -> None:
         """`arenas` are the masters that pass, in the order they are expected.
 
+        Where it `compares`, the host waits for each copy and looks whether it is its master's.
         Raises `UsageError` for no slots, and what the card raises when it is full.
         """
         if slots < 1:
@@ -76,6 +84,7 @@ class Ring:
         self._arenas = tuple(arenas)
         self._coming = Succession(self._arenas)
         self._lingers: Slot | None = None
+        self._compares = compares
         self.slot_bytes = max(arena.layout.bytes for arena in arenas)
         self._slots: list[Slot] = []
         for _ in range(min(slots, len(self._arenas))):
@@ -93,7 +102,8 @@ class Ring:
     def take(self, arena: Arena, user: object) -> tuple[torch.Tensor, ...]:
         """The tensors of `arena` on the card, there when what is queued from now on runs.
 
-        Has to be followed by `leave` with the same `user`, whatever happens.
+        Has to be followed by `leave` with the same `user`, whatever happens. Raises `BooksError`
+        where it compares and something else arrived.
         """
         slot = self._slot_of(arena)
         surprised = slot is None or self._lingers is not None
@@ -108,6 +118,8 @@ class Ring:
         self._coming.saw(arena)
         if surprised:
             self.ahead()
+        if self._compares:
+            self._compare(slot, arena)
         return slot.views[arena]
 
     def leave(self, arena: Arena, user: object, *, lingers: bool = False) -> bool:
@@ -180,6 +192,16 @@ class Ring:
         slot.holds = arena
         self.copies.count += 1
         self.copies.bytes += size
+
+    def _compare(self, slot: Slot, arena: Arena) -> None:
+        size = arena.layout.bytes
+        arrived = slot.parts[size].cpu() if size else arena.buffer
+        wrong = int((arrived != arena.buffer).sum())
+        if wrong:
+            raise BooksError(
+                f"{wrong} of {size} bytes of streamed weights are not those of their master on "
+                f"{self._card.name}: a copy was not waited for, or something wrote into the slot."
+            )
 
     def _grow(self) -> Slot:
         with torch.inference_mode(False), torch.no_grad():
