@@ -585,6 +585,30 @@ def test_tables_in_plain_attributes_come_along() -> None:
     assert_back(card)
 
 
+@pytest.mark.parametrize("kind", ["layer", "attention"])
+def test_modules_of_torch_that_reach_into_children_are_known(kind: str) -> None:
+    """Also without an order: attention uses its output layer without calling it."""
+    torch.manual_seed(0)
+    layer = nn.TransformerEncoderLayer(16, 4, 32, batch_first=True).eval()
+    module, x = (
+        nn.ModuleDict({"inside": layer if kind == "layer" else layer.self_attn}),
+        torch.randn(1, 3, 16),
+    )
+    card = virtual("1MiB")
+    inputs = x.to(card.device)
+
+    def call(given: torch.Tensor) -> torch.Tensor:
+        if kind == "layer":
+            return module["inside"](given)
+        return module["inside"](given, given, given, need_weights=False)[0]
+
+    case = Case.of(module, lambda: call(x))
+    wanted, _ = resident(module, card, lambda: call(inputs))
+    residency = case.everything("leaf", 1, lambda _: False)
+    with streamed(module, card, residency, case.blocks), torch.no_grad():
+        assert torch.equal(call(inputs).cpu(), wanted)
+
+
 def test_an_overlooked_foreign_use_shows_as_nan() -> None:
     """Without an order nobody knows of it; it is never a wrong number."""
     torch.manual_seed(0)

@@ -20,6 +20,9 @@ from tightfit.weigh.packed import is_packed
 from tightfit.weigh.tally import extent
 from tightfit.weigh.tensors import Held, identity, weights
 
+_REACHING = (nn.MultiheadAttention, nn.TransformerEncoderLayer)
+"""Modules whose call uses the weights of children that it does not call."""
+
 
 @dataclass(frozen=True, eq=False)
 class Group:
@@ -69,7 +72,7 @@ def groups_of(
                 )
             found[key] = at
         members[found[key]].append(held)
-    foreign = _foreign(order)
+    foreign = _foreign(module, helds, order)
     names = [piece.name for piece in residency.pieces]
     groups = []
     for at in sorted(members):
@@ -159,11 +162,18 @@ def _group(
     return Group(name, stays, Layout.of(unique), tuple(held), places, tuple(anchors), head)
 
 
-def _foreign(order: Order | None) -> dict[str, list[str]]:
-    """For each tensor that is used while its owner is not called, the modules called meanwhile."""
+def _foreign(module: nn.Module, helds: Sequence[Held], order: Order | None) -> dict[str, list[str]]:
+    """For each tensor that is used while its owner is not called, the modules called meanwhile.
+
+    `order` saw them; of some modules of PyTorch it is known.
+    """
     found: dict[str, list[str]] = defaultdict(list)
     for use in order.foreign if order is not None else ():
         found[use.path].append(use.unit)
+    for path, part in module.named_modules():
+        for held in helds if isinstance(part, _REACHING) else ():
+            if held.leaf != path and _holds(path, held.leaf):
+                found[held.path].append(path)
     return found
 
 
