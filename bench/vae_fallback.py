@@ -46,8 +46,9 @@ from tightfit.card import open_card
 from tightfit.errors import MemoryShortage
 from tightfit.place import placed
 from tightfit.plan.tilesize import TileWish
-from tightfit.run.job import Job, Outcome, Request
+from tightfit.run.job import Job, Request
 from tightfit.run.ladder import Lessons
+from tightfit.run.outcome import Outcome
 from tightfit.run.vae import Direction
 from tightfit.settings import ALLOCATOR_VARIABLES, ALLOCATORS
 from tightfit.weigh import weight_bytes

@@ -11,8 +11,9 @@ from tightfit.allocators import ALIGNMENT, round_up
 from tightfit.card import open_card
 from tightfit.card.virtual.card import VirtualCard
 from tightfit.plan.tilesize import TileWish, parse_tile
-from tightfit.run.job import Job, Outcome, Request
+from tightfit.run.job import Job, Request
 from tightfit.run.ladder import PROBE
+from tightfit.run.outcome import Outcome
 from tightfit.run.vae import Direction, Vae
 from tightfit.testing import toy_vae
 from tightfit.units import GIB

@@ -9,7 +9,8 @@ import torch
 
 from tightfit.card import Card, open_card
 from tightfit.plan.tilesize import TileWish
-from tightfit.run.job import Job, Outcome, Request
+from tightfit.run.job import Job, Request
+from tightfit.run.outcome import Outcome
 from tightfit.run.rungs import Progress
 from tightfit.run.vae import Vae
 from tightfit.testing.toys import toy_vae

@@ -24,8 +24,9 @@ from tightfit.errors import MemoryShortage, UsageError
 from tightfit.report.record import Report
 from tightfit.run.cancel import Cancel
 from tightfit.run.estimate import Estimate
-from tightfit.run.job import Job, Outcome, Request
+from tightfit.run.job import Job, Request
 from tightfit.run.ladder import Attempt, Lessons
+from tightfit.run.outcome import Outcome
 from tightfit.run.preflight import preflight
 from tightfit.run.rungs import EVICT, Progress
 from tightfit.run.vae import Direction, Traits, Vae

@@ -15,7 +15,8 @@ from tightfit.plan.tilesize import TileWish
 from tightfit.run.advice import advice
 from tightfit.run.cancel import Cancel
 from tightfit.run.estimate import Estimate, Estimator
-from tightfit.run.ladder import PROBE, Attempt, Ladder, Lessons, Rung, Stage, leaving_nothing
+from tightfit.run.ladder import Ladder, Lessons, Rung, Stage, leaving_nothing
+from tightfit.run.outcome import Outcome, corrected, ledger
 from tightfit.run.rungs import EVICT, MOST_AT_ONCE, Progress, VaeRungs
 from tightfit.run.vae import Direction, Vae
 from tightfit.units import format_bytes
@@ -54,39 +55,6 @@ class Request:
     evict: Evict | None = None
     seed: int | None = None
     allow_cpu: bool = False
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What came of a job; sizes in bytes, None where the card keeps no books.
-
-    Attributes:
-        value: the result on the host.
-        attempts: the rungs, in order; the last one held.
-        exact: the result differs from a whole run by rounding alone.
-        estimate: what was predicted for the whole.
-        ledger: line of DESIGN §4 → (bytes, ``measured`` or ``predicted``).
-        notes: what the report should warn about.
-        adjusted: what was changed of what was asked.
-    """
-
-    value: torch.Tensor
-    attempts: tuple[Attempt, ...]
-    exact: bool
-    estimate: Estimate
-    ledger: dict[str, tuple[int | None, str]]
-    before_bytes: int | None
-    baseline_bytes: int | None
-    peak_bytes: int | None
-    peak_reserved_bytes: int | None
-    after_bytes: int | None
-    notes: tuple[str, ...]
-    adjusted: tuple[str, ...]
-
-    @property
-    def attempt(self) -> Attempt:
-        """The one that held."""
-        return self.attempts[-1]
 
 
 @dataclass
@@ -135,13 +103,22 @@ class Job:
         after = self._afterwards(before)
         self.recorder.event("end", held_bytes=after.allocated)
         last = ladder.attempts[-1]
-        ladder.notes += _corrected(ladder.attempts, rungs)
+        ladder.notes += corrected(ladder.attempts, None if rungs is None else rungs.probed)
         return Outcome(
             value=self._drawn(value) if self._draws else value,
             attempts=tuple(ladder.attempts),
             exact=last.exact,
             estimate=self._estimate(replace(estimator, calibration=first), source),
-            ledger=_ledger(before, baseline, ran, last, self),
+            ledger=ledger(
+                before,
+                baseline,
+                ran,
+                last,
+                weights=weight_bytes(self.vae.module),
+                coming=self._coming(),
+                reserve=self.request.reserve,
+                kind=self.card.kind,
+            ),
             before_bytes=before.allocated,
             baseline_bytes=baseline.allocated,
             peak_bytes=ladder.peak_bytes,
@@ -405,41 +382,3 @@ class Job:
         first = len(shape) - min(2, self.vae.traits.axes)
         halves = (max(grid, size // 2 // grid * grid) for size in shape[first:])
         return (*shape[:first], *halves)
-
-
-def _corrected(attempts: list[Attempt], rungs: VaeRungs | None) -> list[str]:
-    """What is said when a probe showed that the prediction was wrong."""
-    probe = next((attempt for attempt in attempts if attempt.stage == PROBE), None)
-    if probe is None or rungs is None or rungs.probed is None:
-        return []
-    return [
-        f"a try that was predicted to fit did not: {probe.rung} took "
-        f"{format_bytes(rungs.probed.measured)} where {format_bytes(rungs.probed.predicted)} were "
-        "predicted, and the rest was planned from that"
-    ]
-
-
-def _ledger(
-    before: Reading, baseline: Reading, ran: Reading, last: Attempt, job: Job
-) -> dict[str, tuple[int | None, str]]:
-    """The lines of DESIGN §4 that this step knows."""
-    weights = weight_bytes(job.vae.module)
-    base, peak = baseline.allocated, last.peak_bytes
-    if base is None or before.allocated is None:
-        return {"weights_resident": (weights, "predicted")}
-    held = last.baseline_bytes if last.baseline_bytes is not None else base
-    peak_slack = None
-    if peak is not None and last.peak_reserved_bytes is not None:
-        peak_slack = last.peak_reserved_bytes - peak
-    return {
-        "weights_resident": (weights, "measured"),
-        "ring": (0, "measured"),
-        "scratch": (0, "measured"),
-        "input": (max(0, base - before.allocated - job._coming()), "measured"),
-        "activations": (None if peak is None else peak - held, "measured"),
-        "slack": (peak_slack, "measured"),
-        "library_workspaces": (None if job.card.kind == "cuda" else 0, "measured"),
-        "context": (ran.context, "measured"),
-        "held_by_others": (ran.held_by_others, "measured"),
-        "reserve": (job.request.reserve, "measured"),
-    }
