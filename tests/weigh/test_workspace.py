@@ -53,3 +53,10 @@ def test_wide_heads_keep_their_sums_in_an_fp32_copy() -> None:
     shape = {"reads": 2**20, "writes": 2**20, "after": 1}
     assert CUDA.of(Call("scaled_dot_product_attention", (1, 1, 99, 512), **shape)) == 2**21
     assert CUDA.of(Call("scaled_dot_product_attention", (1, 24, 99, 128), **shape)) == 0
+
+
+def test_operators_that_go_element_by_element_take_none() -> None:
+    """Whatever a table of learnt shares says of them."""
+    call = Call("mul", (4, 4), reads=100, writes=100, after=1)
+    assert signature(call) == ""
+    assert Workspaces(table=True, learnt={"": 9.0, "mul": 9.0}).of(call) == 0

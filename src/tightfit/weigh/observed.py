@@ -157,7 +157,7 @@ def _shares(calls: Sequence[Placed], scratch: dict[int, int]) -> dict[str, float
     shares: dict[str, float] = {}
     for number, call in enumerate(calls):
         key, both = signature(call), call.reads + call.writes
-        if both and both >= _LARGE * largest[key]:
+        if key and both and both >= _LARGE * largest[key]:
             handled = both + (_ELEMENT * math.prod(call.weight) if call.weight else 0)
             shares[key] = max(shares.get(key, 0.0), scratch.get(number, 0) / handled)
     return shares

@@ -19,6 +19,14 @@ LIBRARIES = 41 * MIB
 _ATTENTION = "scaled_dot_product_attention"
 _CONVOLUTIONS = ("convolution", "_convolution", "cudnn_convolution")
 _PRODUCTS = ("mm", "addmm", "linear")
+_OTHERS = (
+    "rms_norm",
+    "native_group_norm",
+    "native_layer_norm",
+    "native_batch_norm",
+    "_softmax",
+    "bmm",
+)
 _FUSED_HEAD = 128
 """Attention keeps its sums in registers up to this head size; above, in an fp32 copy."""
 
@@ -69,7 +77,8 @@ class Workspaces:
 
     def of(self, call: Operator) -> int:
         """The scratch of one operator."""
-        share = self.learnt.get(signature(call))
+        key = signature(call)
+        share = self.learnt.get(key) if key else None
         if share is not None:
             return int(share * (call.reads + call.writes))
         return _tabulated(call) if self.table else 0
@@ -82,14 +91,14 @@ NONE = Workspaces()
 def signature(call: Operator) -> str:
     """Operators of one signature share a kernel, whatever the size of the picture.
 
-    Of convolutions and matrix products the weight tells, of attention the size of a head; the
-    second tensor of any other operator grows with the picture.
+    Of convolutions and matrix products the weight tells, of attention the size of a head. Empty
+    for operators that take no scratch, such as those that go element by element.
     """
     if call.name == _ATTENTION:
         return f"{call.name} {call.weight[-1]}"
     if call.name in _CONVOLUTIONS or call.name in _PRODUCTS:
         return f"{call.name} {'x'.join(map(str, call.weight))}"
-    return call.name
+    return call.name if call.name in _OTHERS else ""
 
 
 def sequence(run: Ran, workspaces: Workspaces = NONE) -> tuple[tuple[int, int], ...]:
