@@ -21,8 +21,9 @@ $(STAMP): pyproject.toml constraints.txt
 demo: $(STAMP)
 	$(BIN)/tightfit demo
 
+# A process for each core, up to four: each takes about 1 GiB, most of it PyTorch.
 test: $(STAMP)
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n auto --maxprocesses 4
 
 check: $(STAMP)
 	$(BIN)/ruff format --check .
