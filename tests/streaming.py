@@ -14,13 +14,13 @@ from torch.nn.utils.parametrizations import weight_norm
 from tightfit.allocators import ALIGNMENT, round_up
 from tightfit.card.virtual.card import VirtualCard
 from tightfit.place import placed
-from tightfit.place.groups import Group, card_bytes, groups_of
+from tightfit.place.streaming.groups import Group, card_bytes, groups_of
 from tightfit.plan.demand import Demand, Unit
 from tightfit.plan.figure import Figure
-from tightfit.plan.pieces import Level, pieces_of
 from tightfit.plan.plan import make
-from tightfit.plan.residency import Mode, Residency
-from tightfit.plan.ring import NO_RING, Ring
+from tightfit.plan.streaming.pieces import Level, pieces_of
+from tightfit.plan.streaming.residency import Mode, Residency
+from tightfit.plan.streaming.ring import NO_RING, Ring
 from tightfit.plan.supply import Supply
 from tightfit.units import GIB
 from tightfit.weigh import weights

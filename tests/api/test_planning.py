@@ -19,8 +19,8 @@ from tightfit.api.question import Question
 from tightfit.card.host_memory import HostMemory
 from tightfit.errors import InputError, UsageError
 from tightfit.plan.plan import Plan
-from tightfit.plan.residency import MODES
 from tightfit.plan.size import Size
+from tightfit.plan.streaming.residency import MODES
 from tightfit.units import GIB, MIB
 from tightfit.weigh.workspace import LIBRARIES
 

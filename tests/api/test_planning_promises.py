@@ -15,8 +15,8 @@ from tightfit.api.planning import ask
 from tightfit.api.question import Question
 from tightfit.plan.budget import Budget
 from tightfit.plan.plan import Plan
-from tightfit.plan.residency import MODES
 from tightfit.plan.size import Size
+from tightfit.plan.streaming.residency import MODES
 from tightfit.units import GIB, KIB, MIB
 
 DTYPES = {"flux2": "F8_E4M3"}

@@ -10,9 +10,9 @@ import torch
 
 from tests.cases.common import virtual
 from tightfit.card.virtual.card import VirtualCard
-from tightfit.plan.pieces import Piece
-from tightfit.plan.replan import Drift, replan
-from tightfit.plan.ring import NO_RING
+from tightfit.plan.streaming.pieces import Piece
+from tightfit.plan.streaming.replan import Drift, replan
+from tightfit.plan.streaming.ring import NO_RING
 from tightfit.units import KIB, MIB
 
 SEEDS = 100

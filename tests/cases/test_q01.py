@@ -9,8 +9,8 @@ import pytest
 
 from tightfit.plan.demand import Demand, Unit
 from tightfit.plan.figure import Figure, Rate
-from tightfit.plan.pieces import Convert
 from tightfit.plan.plan import Plan, make
+from tightfit.plan.streaming.pieces import Convert
 from tightfit.plan.supply import Supply
 from tightfit.units import MIB
 

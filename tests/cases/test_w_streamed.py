@@ -17,13 +17,13 @@ from tests.cases.test_w06 import TRUE, tied
 from tests.streaming import Case, Net, resident
 from tightfit.card.virtual.card import VirtualCard
 from tightfit.place.lanes import compute_of, open_lane
-from tightfit.place.pinned import Pins
-from tightfit.place.streamed import Streaming, streamed
+from tightfit.place.streaming.pinned import Pins
+from tightfit.place.streaming.streamed import Streaming, streamed
 from tightfit.plan.demand import Demand
 from tightfit.plan.figure import Figure
-from tightfit.plan.pieces import Level
 from tightfit.plan.plan import make
-from tightfit.plan.residency import Residency
+from tightfit.plan.streaming.pieces import Level
+from tightfit.plan.streaming.residency import Residency
 from tightfit.plan.supply import Supply
 from tightfit.testing import toy_vae
 from tightfit.units import MIB

@@ -10,9 +10,9 @@ import torch
 from tests.streaming import Case, Net
 from tightfit.card import open_card
 from tightfit.place import placed
-from tightfit.place.pinned import Pins
-from tightfit.place.streamed import streamed
-from tightfit.plan.pieces import Level
+from tightfit.place.streaming.pinned import Pins
+from tightfit.place.streaming.streamed import streamed
+from tightfit.plan.streaming.pieces import Level
 from tightfit.units import GIB
 
 pytestmark = pytest.mark.gpu

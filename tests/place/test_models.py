@@ -12,9 +12,9 @@ from tests.cases.common import assert_back, virtual
 from tests.streaming import Case
 from tightfit.adapters import call_of, find_parts, load_part, stages_of
 from tightfit.place import placed
-from tightfit.place.streamed import streamed
-from tightfit.plan.pieces import Level
+from tightfit.place.streaming.streamed import streamed
 from tightfit.plan.size import Size
+from tightfit.plan.streaming.pieces import Level
 
 FLOAT = torch.float32
 

@@ -17,7 +17,7 @@ from tightfit.plan.describe import at_least
 from tightfit.plan.explain import HEIGHT, WIDTH, seconds
 from tightfit.plan.figure import Figure, Rate
 from tightfit.plan.plan import make
-from tightfit.plan.residency import MODES
+from tightfit.plan.streaming.residency import MODES
 from tightfit.plan.supply import Host, Supply
 from tightfit.units import GIB, MIB, parse_bytes
 

@@ -14,8 +14,8 @@ from tightfit.errors import MemoryShortage
 from tightfit.plan.demand import Demand, Unit, Way
 from tightfit.plan.figure import UNKNOWN, Figure, Rate
 from tightfit.plan.plan import Plan, make
-from tightfit.plan.residency import MODES, Mode
 from tightfit.plan.stage import working_bytes
+from tightfit.plan.streaming.residency import MODES, Mode
 from tightfit.plan.supply import Host, Supply
 from tightfit.units import GIB, MIB
 

@@ -9,9 +9,9 @@ import pytest
 from tests.weigh import original_names as original
 from tests.weigh.header_makers import header_of, mixed_header
 from tightfit.weigh.blocks import Block, Leaf, Weights
-from tightfit.weigh.header_blocks import blocks_of_header
-from tightfit.weigh.headers import Header
-from tightfit.weigh.parts import parts_of_header
+from tightfit.weigh.files.header_blocks import blocks_of_header
+from tightfit.weigh.files.headers import Header
+from tightfit.weigh.files.parts import parts_of_header
 
 SMALL = Leaf("a", stored_bytes=10, converted_bytes=40, largest_bytes=8, elements=20)
 LARGE = Leaf("b", stored_bytes=30, converted_bytes=20, largest_bytes=30, elements=30)

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tightfit.units import GIB, MIB
+from tightfit.weigh.files.recognise import FAMILIES
 from tightfit.weigh.lines import Line, at_most
-from tightfit.weigh.recognise import FAMILIES
 from tightfit.weigh.table import Needs, known_names, needs_of, usual_of
 
 STAGES = ("encode text", "encode image", "denoise", "decode", "encode")

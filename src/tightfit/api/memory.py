@@ -9,7 +9,7 @@ import torch
 from tightfit.card import Card, open_card
 from tightfit.errors import UsageError
 from tightfit.plan.budget import BudgetWish
-from tightfit.plan.residency import MODES
+from tightfit.plan.streaming.residency import MODES
 from tightfit.plan.tilesize import TileWish, parse_tile
 from tightfit.settings import ALLOCATORS
 

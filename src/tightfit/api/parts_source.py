@@ -29,13 +29,13 @@ from tightfit.run.planning.model import Model, Shape, whole_call
 from tightfit.run.planning.steps import ANY, Steps
 from tightfit.run.planning.weighed import Weighed, cast_notes, compute_dtype, in_order
 from tightfit.weigh.blocks import Weights
-from tightfit.weigh.header_blocks import blocks_of_header
-from tightfit.weigh.headers import read_header
+from tightfit.weigh.files.header_blocks import blocks_of_header
+from tightfit.weigh.files.headers import read_header
+from tightfit.weigh.files.recognise import recognise
+from tightfit.weigh.files.tensor_header import Header
 from tightfit.weigh.module_blocks import blocks_of
 from tightfit.weigh.order import Order, joined, ordered, run_order
-from tightfit.weigh.recognise import recognise
 from tightfit.weigh.table import needs_of
-from tightfit.weigh.tensor_header import Header
 from tightfit.weigh.workspace import CUDA, NONE
 
 _SMALL = 256

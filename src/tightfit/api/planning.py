@@ -17,8 +17,8 @@ from tightfit.card.outlook import Outlook, look
 from tightfit.errors import UsageError
 from tightfit.plan.budget import BudgetWish
 from tightfit.plan.plan import Plan
-from tightfit.plan.residency import MODES, Mode
 from tightfit.plan.size import Size
+from tightfit.plan.streaming.residency import MODES, Mode
 from tightfit.plan.tilesize import check_wish, parse_tile
 from tightfit.run.planning.model import cast_size
 from tightfit.run.planning.weighed import STEPS, in_order

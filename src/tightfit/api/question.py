@@ -9,8 +9,8 @@ from tightfit.card.host_memory import HostMemory
 from tightfit.card.outlook import Outlook
 from tightfit.plan.budget import Budget
 from tightfit.plan.plan import Plan, make
-from tightfit.plan.residency import Mode
 from tightfit.plan.size import Size
+from tightfit.plan.streaming.residency import Mode
 from tightfit.plan.tilesize import TileWish
 from tightfit.run.planning.demands import demands_of
 from tightfit.run.planning.model import ENCODERS, Model, cast_size

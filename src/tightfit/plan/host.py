@@ -9,7 +9,7 @@ from typing import Any
 from tightfit.plan.demand import Demand
 from tightfit.plan.figure import Figure
 from tightfit.plan.pace import Copied
-from tightfit.plan.residency import Residency
+from tightfit.plan.streaming.residency import Residency
 from tightfit.plan.supply import Host
 
 

@@ -12,9 +12,9 @@ from tightfit.plan.demand import Demand
 from tightfit.plan.figure import Figure, weakest
 from tightfit.plan.host import HostPlan, plan_host, streamed_pieces
 from tightfit.plan.pace import Copied, pace_of
-from tightfit.plan.pieces import Convert
-from tightfit.plan.residency import Mode
 from tightfit.plan.stage import Outline, StagePlan, limits_of, plan_stage, unknown_figures
+from tightfit.plan.streaming.pieces import Convert
+from tightfit.plan.streaming.residency import Mode
 from tightfit.plan.supply import Supply
 
 
@@ -102,7 +102,7 @@ def make(
     Args:
         demands: its stages in order.
         supply: what there is.
-        mode: ``auto``, ``high``, ``low`` or ``none``; see `tightfit.plan.residency`.
+        mode: ``auto``, ``high``, ``low`` or ``none``; see `tightfit.plan.streaming.residency`.
         slots: copies of streamed weights that may be on the card at once; 1 copies nothing ahead.
         convert: whether stored bytes move and the card converts them, or the host does before.
 

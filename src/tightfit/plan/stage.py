@@ -9,9 +9,9 @@ from tightfit.plan.demand import Demand, Way
 from tightfit.plan.figure import Figure
 from tightfit.plan.ledger import Ledger
 from tightfit.plan.pace import Pace, compute_seconds
-from tightfit.plan.pieces import Convert
-from tightfit.plan.residency import Limits, Mode, Residency, least_option, settle
-from tightfit.plan.ring import Option, resident_option, streamed_options
+from tightfit.plan.streaming.pieces import Convert
+from tightfit.plan.streaming.residency import Limits, Mode, Residency, least_option, settle
+from tightfit.plan.streaming.ring import Option, resident_option, streamed_options
 from tightfit.plan.supply import Supply
 from tightfit.units import MIB
 

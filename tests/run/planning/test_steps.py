@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from tightfit.errors import UsageError
 from tightfit.plan.size import Size
 from tightfit.run.planning.steps import ANY, Steps, steps_of
-from tightfit.weigh.autoencoders import QWEN_IMAGE
-from tightfit.weigh.recognise import FAMILIES
+from tightfit.weigh.files.autoencoders import QWEN_IMAGE
+from tightfit.weigh.files.recognise import FAMILIES
 
 KNOWN = [
     known

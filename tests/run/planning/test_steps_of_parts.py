@@ -11,8 +11,8 @@ from tightfit.adapters.sizes import cast_sizes
 from tightfit.api.parts_source import steps_of_part
 from tightfit.plan.size import Size
 from tightfit.run.planning.steps import ANY, steps_of
-from tightfit.weigh.autoencoders import QWEN_IMAGE
-from tightfit.weigh.recognise import FAMILIES
+from tightfit.weigh.files.autoencoders import QWEN_IMAGE
+from tightfit.weigh.files.recognise import FAMILIES
 
 KNOWN = [
     known

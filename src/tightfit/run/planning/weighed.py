@@ -12,13 +12,13 @@ from tightfit.plan.size import Size
 from tightfit.run.planning.gauge import Gauge, NoGauge, TableGauge
 from tightfit.run.planning.model import Model
 from tightfit.run.planning.steps import ANY, Steps, steps_of
-from tightfit.weigh.header_blocks import blocks_of_header
-from tightfit.weigh.headers import component_folders, read_header
-from tightfit.weigh.naming import Known
-from tightfit.weigh.parts import parts_of_header
-from tightfit.weigh.recognise import recognise
+from tightfit.weigh.files.header_blocks import blocks_of_header
+from tightfit.weigh.files.headers import component_folders, read_header
+from tightfit.weigh.files.naming import Known
+from tightfit.weigh.files.parts import parts_of_header
+from tightfit.weigh.files.recognise import recognise
+from tightfit.weigh.files.tensor_header import Header
 from tightfit.weigh.table import needs_of, usual_of
-from tightfit.weigh.tensor_header import Header
 
 STEPS = 28
 """Steps of a denoiser where nothing else is said; they change no figure of memory."""

@@ -1,0 +1,1 @@
+"""Streaming: weights of a module pass through a fixed ring on the card, with the same bits."""

@@ -1,0 +1,224 @@
+"""A module whose weights come and go with its calls."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils.hooks import RemovableHandle
+
+from tightfit.card.base import Card
+from tightfit.card.lanes import Mark, Queue
+from tightfit.errors import UsageError
+from tightfit.place.streaming.arena import Arena
+from tightfit.place.streaming.groups import Group
+from tightfit.place.streaming.ring import Ring
+from tightfit.place.streaming.running import Call, Running
+from tightfit.place.streaming.seat import Seat
+
+_PLAIN: AbstractContextManager[object] = nullcontext()
+_SHOW_NOTHING: tuple[torch.Tensor, ...] = ()
+
+
+@dataclass(eq=False)
+class Passing:
+    """A group that passes through a ring.
+
+    Attributes:
+        group: its tensors and anchors.
+        arena: its master.
+        ring: what it passes through.
+        seats: of all its tensors; each with its index among the tensors of `arena`.
+        away: for each seat, what it shows while nobody uses the group.
+        head: the module whose call covers every use.
+        shown: the tensors that the seats show; empty for `away`.
+        calls: of `head` that are under way.
+    """
+
+    group: Group
+    arena: Arena
+    ring: Ring
+    seats: Sequence[tuple[Seat, int]]
+    away: Sequence[torch.Tensor]
+    head: nn.Module
+    shown: tuple[torch.Tensor, ...] = _SHOW_NOTHING
+    calls: int = 0
+
+    def show(self, views: tuple[torch.Tensor, ...]) -> None:
+        """Let the seats show `views`, the tensors of a slot."""
+        if self.shown is views:
+            return
+        self.shown = _SHOW_NOTHING
+        with _outside_inference():
+            for seat, at in self.seats:
+                seat.tensor.data = views[at]
+        self.shown = views
+
+    def hide(self) -> None:
+        """Let the seats show that the weights are away."""
+        with _outside_inference():
+            for (seat, _), placeholder in zip(self.seats, self.away, strict=True):
+                seat.tensor.data = placeholder
+        self.shown = _SHOW_NOTHING
+
+
+class Binding:
+    """Hooks on a module: each group is on the card while one of its anchors is being called."""
+
+    def __init__(
+        self,
+        module: nn.Module,
+        card: Card,
+        compute: Queue,
+        passing: Iterable[Passing],
+        masters: dict[int, Seat],
+    ) -> None:
+        """`masters` finds the seat of each tensor that the module holds, by the tensor's id."""
+        self._device = card.device
+        self._line = _Line(card, compute)
+        self._running = Running(self._line.ended)
+        self._handles: list[RemovableHandle] = []
+        modules = dict(module.named_modules())
+        anchored: dict[str, list[Passing]] = defaultdict(list, {"": []})
+        for each in passing:
+            for anchor in each.group.anchors:
+                anchored[anchor].append(each)
+        try:
+            for path, here in anchored.items():
+                self._hook(modules[path], here)
+            for owner in modules.values():
+                register: Any = owner.register_state_dict_post_hook
+                self._handles.append(register(_serving(masters)))
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """End calls that ended unseen, and take the hooks away; harmless when repeated."""
+        while self._handles:
+            self._handles.pop().remove()
+        self._running.end_all()
+
+    def _hook(self, module: nn.Module, here: Sequence[Passing]) -> None:
+        inner = here[0] if len(here) == 1 and module is not here[0].head else None
+        running = self._running
+
+        def before(
+            module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+        ) -> tuple[Any, Any] | None:
+            if inner is not None and inner.calls and running.is_mine():
+                return None  # it is there for the whole call of its head
+            call = running.enter(module)
+            moved = self._begin(call, args, kwargs) if call.outermost else None
+            for each in here:
+                self._take(call, each)
+            return moved
+
+        def after(module: nn.Module, args: Any, output: Any) -> None:
+            del args, output
+            if inner is None or not inner.calls or not running.is_mine():
+                running.leave(module)
+
+        self._handles.append(
+            module.register_forward_pre_hook(before, prepend=True, with_kwargs=True)
+        )
+        self._handles.append(module.register_forward_hook(after, always_call=True))
+
+    def _begin(
+        self, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[Any, Any] | None:
+        """The outermost call: inputs come to the card, and autocast keeps no copies of weights.
+
+        Such a copy would outlive what it was made of, or stand for other weights in one slot.
+        """
+        tensors = [each for each in tree_leaves((args, kwargs)) if isinstance(each, torch.Tensor)]
+        if torch.is_grad_enabled() and any(each.requires_grad for each in tensors):
+            raise UsageError(
+                f"`{type(call.module).__name__}` is streamed, so it has no gradients, and an input "
+                "requires one: use torch.no_grad()."
+            )
+        self._line.begin()
+        call.undo = _without_autocast_cache()
+        if all(each.device.type != "cpu" for each in tensors):
+            return None
+        moved: tuple[Any, Any] = tree_map(self._to_card, (args, kwargs))
+        return moved
+
+    def _to_card(self, value: Any) -> Any:
+        if isinstance(value, torch.Tensor) and value.device.type == "cpu":
+            return value.to(self._device)
+        return value
+
+    def _take(self, call: Call, each: Passing) -> None:
+        if each.ring.is_full_for(each.arena):
+            self._running.end_unseen()
+        call.taken.append(each)
+        each.show(each.ring.take(each.arena, call))
+        if call.module is each.head:
+            each.calls = 1
+
+
+def _serving(masters: dict[int, Seat]) -> Callable[..., None]:
+    """A hook that puts the masters into a state dict, wherever the weights are."""
+
+    def serve(module: nn.Module, state: dict[str, Any], prefix: str, metadata: Any) -> None:
+        del metadata
+        for table in (module._parameters, module._buffers):
+            for name, tensor in table.items():
+                seat = masters.get(id(tensor))
+                if seat is not None and prefix + name in state:
+                    state[prefix + name] = seat.master
+
+    return serve
+
+
+class _Line:
+    """Calls of one module one after another, whichever stream each of them computes in."""
+
+    def __init__(self, card: Card, compute: Queue) -> None:
+        self._card = card
+        self._compute = compute
+        self._last: Mark | None = None
+
+    def begin(self) -> None:
+        """An outermost call begins after the last one, in the stream of now."""
+        if self._last is not None:
+            self._compute.wait(self._last)
+
+    def ended(self, call: Call, seen: bool) -> None:
+        """Let go what `call` took. What was not seen to end may be in any stream: wait for all."""
+        if not seen:
+            self._card.sync()
+        for each in reversed(call.taken):
+            lingers = call.module is not each.head and len(each.group.anchors) > 1
+            if call.module is each.head:
+                each.calls = 0
+            if each.ring.leave(each.arena, call, lingers=lingers):
+                each.hide()
+        if call.outermost:
+            self._last = self._compute.mark(again=self._last)
+        undo, call.undo = call.undo, None
+        if undo is not None:
+            undo()
+
+
+def _outside_inference() -> AbstractContextManager[object]:
+    """What is changed in here is no inference tensor afterwards."""
+    return torch.inference_mode(False) if torch.is_inference_mode_enabled() else _PLAIN
+
+
+def _without_autocast_cache() -> Callable[[], None]:
+    """Switch the cache of autocast off; the answer puts it back as it was."""
+    before: bool = torch.is_autocast_cache_enabled()
+    torch.set_autocast_cache_enabled(False)
+
+    def undo() -> None:
+        torch.set_autocast_cache_enabled(before)
+
+    return undo

@@ -1,0 +1,74 @@
+"""Host memory that is held in place."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from tightfit.place.streaming.arena import Arena, Layout
+from tightfit.place.streaming.pinned import Pins
+
+
+class Driver:
+    """Refuses when it is told to, and knows what it holds."""
+
+    def __init__(self, refuses: tuple[int, ...] = ()) -> None:
+        self.held: dict[int, int] = {}
+        self.asked = 0
+        self._refuses = refuses
+
+    def register(self, address: int, size: int) -> bool:
+        self.asked += 1
+        if self.asked in self._refuses:
+            return False
+        self.held[address] = size
+        return True
+
+    def unregister(self, address: int) -> None:
+        del self.held[address]
+
+
+def test_the_budget_bounds_what_is_held() -> None:
+    """What does not fit is refused without asking; a smaller one after it may fit."""
+    driver = Driver()
+    pins = Pins(1000, register=driver.register, unregister=driver.unregister)
+    buffers = [torch.zeros(size, dtype=torch.uint8) for size in (600, 500, 400, 1)]
+    assert [pins.hold(buffer) for buffer in buffers] == [True, False, True, False]
+    assert (pins.bytes, pins.refused, driver.asked) == (1000, 2, 2)
+    pins.release(buffers[0])
+    assert pins.bytes == 400
+    assert list(driver.held.values()) == [400]
+
+
+def test_a_refusal_of_the_driver_is_no_error() -> None:
+    """The third of five: the others are held."""
+    driver = Driver(refuses=(3,))
+    pins = Pins(10**6, register=driver.register, unregister=driver.unregister)
+    held = [pins.hold(torch.zeros(10, dtype=torch.uint8)) for _ in range(5)]
+    assert held == [True, True, False, True, True]
+    assert (pins.bytes, pins.refused) == (40, 1)
+
+
+def test_without_a_driver_nothing_is_held() -> None:
+    """Nor of an empty buffer, whatever the driver says."""
+    assert not Pins.none().hold(torch.zeros(10, dtype=torch.uint8))
+    driver = Driver()
+    pins = Pins(10, register=driver.register, unregister=driver.unregister)
+    assert not pins.hold(torch.empty(0, dtype=torch.uint8))
+    assert not driver.asked
+
+
+@pytest.mark.gpu
+def test_cuda_holds_our_own_memory_and_leaves_no_error_behind() -> None:
+    """Held twice is refused by the driver; the next kernel runs, and copies are pinned ones."""
+    tensors = [torch.arange(2**20, dtype=torch.float32)]
+    arena = Arena(Layout.of(tensors), tensors)
+    pins = Pins.cuda(2**30)
+    assert pins.hold(arena.buffer)
+    assert arena.buffer.is_pinned()
+    assert not pins.hold(arena.buffer)
+    moved = arena.views[0].to("cuda", non_blocking=True)
+    torch.cuda.synchronize()
+    assert torch.equal(moved.cpu(), tensors[0])
+    pins.release(arena.buffer)
+    assert not arena.buffer.is_pinned()
