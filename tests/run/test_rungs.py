@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from math import prod
 from typing import Any
 
@@ -251,3 +252,32 @@ def test_a_probe_that_failed_leaves_the_smallest_tiles() -> None:
         fail(ways, rung)
     assert seen == ["whole", "probe 64x64", "tiles 64x64", "tiles 64x64, input on the host"]
     assert ways.probed is None
+
+
+def test_tiles_that_fail_though_a_probe_corrected_the_plan_halve() -> None:
+    """Two dozen sizes lie between a large picture and the floor; each failed try costs time."""
+    ways, areas = rungs(1, 4, 96, 80), []
+    for rung in ways.in_order(room=lambda: 2**40):
+        if rung.probe:
+            rung.tell(200_000, True)
+            continue
+        if rung.tile is not None and "host" not in rung.name:
+            areas.append(prod(rung.tile))
+        fail(ways, rung)
+    assert areas[-1] == 64 * 64
+    assert all(2 * small <= large for large, small in pairwise(areas[:-1]))
+    assert 3 <= len(areas) <= 9
+
+
+def test_tiles_that_are_skipped_do_not_halve() -> None:
+    """Nothing failed: every size is offered, also after a probe that held."""
+    every = [name for name in names(rungs(1, 4, 96, 80)) if "host" not in name]
+    ways, offered = rungs(1, 4, 96, 80), []
+    for rung in ways.in_order(room=lambda: 2**40):
+        if rung.probe:
+            rung.tell(200_000, True)
+        elif rung.tile is None:
+            fail(ways, rung)
+        if not rung.probe and "host" not in rung.name:
+            offered.append(rung.name)
+    assert offered == every

@@ -73,6 +73,7 @@ class VaeRungs:
     probed: Seen | None = None
     _may_probe: bool = True
     _hopeless: bool = False
+    _fell: int = 0
 
     @property
     def axes(self) -> tuple[Axis, ...]:
@@ -184,6 +185,7 @@ class VaeRungs:
 
         def tell(measured: int | None, held: bool) -> None:
             inside = None if measured is None else measured - copied
+            self._fell = 0 if held else prod(shape[2:])
             if self.fine:
                 self.estimator.learn(shape, inside, held=held)
 
@@ -206,10 +208,11 @@ class VaeRungs:
     def _in_reach(
         self, tiles: tuple[tuple[int, ...], ...], room: Callable[[], int] | None
     ) -> Iterator[tuple[int, ...]]:
-        """`tiles` without those far above the room; where a probe ran out, the smallest alone.
+        """`tiles` without those far above the room, and, after one that was predicted to fit and
+        did not, those above half of it; where a probe ran out, the smallest alone.
 
-        A dry run of each would cost more than it tells: two dozen sizes lie between a large
-        picture and the floor.
+        A dry run of each would cost more than it tells, and so would failing at each: two dozen
+        sizes lie between a large picture and the floor.
         """
         if not self.fine or room is None:
             yield from tiles
@@ -217,6 +220,7 @@ class VaeRungs:
         many = len(tiles) >= _WORTH_A_LINE
         for sizes in tiles:
             far = self._hopeless or (many and self._too_much(sizes, tiles[-1], room()))
+            far = far or 0 < self._fell < 2 * prod(self._read(sizes)[2:])
             if sizes == tiles[-1] or not far:
                 yield sizes
 
