@@ -217,3 +217,12 @@ def test_two_stages_of_one_kind_have_heads_that_differ() -> None:
 def test_a_time_is_said_as_people_say_it(value: float, said: str) -> None:
     """No digits that nobody believes."""
     assert seconds(value) == said
+
+
+def test_figures_of_neighbours_do_not_touch() -> None:
+    """Four columns fill the line; the longest figures have nine characters."""
+    size = 1004 * MIB + 410 * 1024
+    demands = [Demand(f"stage {n}", (Unit("all", size),), Figure(size)) for n in range(4)]
+    text = make(demands, Supply("virtual:64GiB", 64 * GIB, 64 * GIB)).explain()
+    row = next(line for line in text.splitlines() if line.startswith("activations"))
+    assert row.split()[1:] == ["1004", "MiB", "predicted"] * 4

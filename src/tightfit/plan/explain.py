@@ -125,11 +125,17 @@ def _cell(figure: Figure, *, wide: bool) -> str:
     if figure.bytes == 0:
         return "-" + (" " * 10 if wide else "  ")
     source = f"{figure.source:<9}" if wide else figure.source[0]
-    return f"{format_bytes(figure.bytes)} {source}"
+    return f"{_short(figure.bytes)} {source}"
+
+
+def _short(size: int) -> str:
+    """At most nine characters: ``1004.4 MiB`` would touch its neighbour."""
+    text = format_bytes(size)
+    return text if len(text) <= 9 else f"{text.partition('.')[0]} {text.rpartition(' ')[2]}"
 
 
 def _sum(size: int, *, wide: bool) -> str:
-    return format_bytes(size) + (" " * 10 if wide else "  ")
+    return _short(size) + (" " * 10 if wide else "  ")
 
 
 def _sentences(plan: Plan, stage: StagePlan, most: int) -> list[str]:

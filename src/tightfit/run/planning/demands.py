@@ -25,6 +25,9 @@ _FLOAT32 = 2
 _AUTO = TileWish()
 
 
+_OF_A_VAE = "the weights of a VAE stay on the card while it runs, as encode and decode place them"
+
+
 def demands_of(
     models: Sequence[Model], size: Size, card: Outlook, *, tile: TileWish = _AUTO
 ) -> list[Demand]:
@@ -100,7 +103,7 @@ def _way(name: str, working: Working, card: Outlook, *, exact: bool = True) -> W
 def _units(model: Model) -> Iterator[Unit]:
     staying = dict(model.staying)
     for block in model.weights.blocks:
-        yield _unit(block, staying.get(block.name))
+        yield _unit(block, staying.get(block.name) or (_OF_A_VAE if model.tiles else None))
 
 
 def _unit(block: Block, stays: str | None) -> Unit:
