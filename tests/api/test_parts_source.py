@@ -13,16 +13,24 @@ import pytest
 import torch
 
 import tightfit
+from tests.card.stub_nvml import StubDevice, StubNvml
 from tests.weigh.header_makers import write_safetensors
 from tightfit.adapters.parts import find_parts, load_part, outline_part
 from tightfit.api import planning
-from tightfit.api.planning import ask
+from tightfit.api.planning import ask, make_plan
 from tightfit.api.question import Question
 from tightfit.api.solving import answer
+from tightfit.card import nvml
+from tightfit.card.cuda import convolution_library
 from tightfit.card.host_memory import HostMemory
 from tightfit.errors import InputError, UsageError
+from tightfit.plan.plan import Plan
 from tightfit.plan.size import Size
+from tightfit.settings import Settings
 from tightfit.units import GIB, MIB
+from tightfit.weigh import weight_bytes
+from tightfit.weigh.calibration import Calibration, Calibrations, Key, Seen
+from tightfit.weigh.workspace import LIBRARIES
 
 HOST = HostMemory(64 * GIB, 48 * GIB, None, None)
 
@@ -265,3 +273,32 @@ def test_a_pipeline_that_is_not_whole_is_refused(tmp_path: Path) -> None:
     (tmp_path / "model_index.json").write_text(json.dumps(index))
     with pytest.raises(InputError, match="names `transformer`"):
         ask(tmp_path, vram="6GiB")
+
+
+def test_what_jobs_measured_on_this_card_corrects_its_plans(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A decode that took twice what was predicted: the next plan says so, for that stage alone."""
+    monkeypatch.setattr(nvml, "_library", lambda: StubNvml(StubDevice(free=12 * GIB)))
+    before = make_plan("random:flux-vae-mini", width=512, height=512, card="cuda:0")
+    part = find_parts("random:flux-vae-mini")[0]
+    module = outline_part(part, dtype=torch.float32)
+    key = Key(
+        f"AutoencoderKL {weight_bytes(module)}",
+        "decode",
+        "float32",
+        "NVIDIA GeForce RTX 3060 native",
+        torch.__version__,
+        convolution_library(),
+    )
+    run = Seen(4096, predicted=10 * MIB, measured=20 * MIB)
+    path = Settings.from_environ().cache_dir / "calibrations.json"
+    Calibrations(path).keep(key, Calibration().with_run(run))
+    after = make_plan("random:flux-vae-mini", width=512, height=512, card="cuda:0")
+
+    def working(plan: Plan, stage: str) -> int:
+        lines = plan.stage(stage).ledger.lines
+        return lines["activations"].known + lines["library_workspaces"].known - LIBRARIES
+
+    assert working(after, "decode") == pytest.approx(2 * working(before, "decode"), rel=0.01)
+    assert working(after, "encode") == working(before, "encode")

@@ -20,6 +20,7 @@ from tightfit.adapters.parts import (
 )
 from tightfit.adapters.row_names import row_name
 from tightfit.adapters.sizes import grid_of, usual_size, vae_traits
+from tightfit.card.cuda import convolution_library
 from tightfit.card.outlook import Outlook
 from tightfit.errors import InputError, UsageError
 from tightfit.plan.size import Size
@@ -28,7 +29,10 @@ from tightfit.run.planning.gauge import Gauge, NoGauge, TableGauge
 from tightfit.run.planning.model import Model, Shape, whole_call
 from tightfit.run.planning.steps import ANY, Steps
 from tightfit.run.planning.weighed import Weighed, cast_notes, compute_dtype, in_order
+from tightfit.settings import Settings
+from tightfit.weigh import weight_bytes
 from tightfit.weigh.blocks import Weights
+from tightfit.weigh.calibration import Calibration, Calibrations, Key
 from tightfit.weigh.files.header_blocks import blocks_of_header
 from tightfit.weigh.files.headers import read_header
 from tightfit.weigh.files.recognise import recognise
@@ -191,6 +195,15 @@ def _models(
         )
 
 
+def _learnt(part: Part, module: nn.Module, stage: str, dtype: str, card: Outlook) -> Calibration:
+    """What jobs on this very card measured; they know VAEs alone."""
+    if card.hardware is None or part.stage != DECODE:
+        return Calibration()
+    name = f"{vae_traits(part).name} {weight_bytes(module)}"
+    key = Key(name, stage, dtype, card.hardware, torch.__version__, convolution_library())
+    return Calibrations(Settings.from_environ().cache_dir / "calibrations.json").of(key)
+
+
 def _gauge(
     part: Part,
     module: nn.Module,
@@ -206,12 +219,16 @@ def _gauge(
     steps = steps_of_part(part)
     table = _table(name, stage, dtype)
     whole = whole_call(stage, steps, size)
+    known = _learnt(part, module, stage, dtype, card)
+    if known.seen:
+        notes.append(f"{stage} with {name or _title(part)}: {known.source} on this card")
     ran = DryGauge(
         _caller(part, module, stage, getattr(torch, dtype)),
         whole,
         None if isinstance(table, NoGauge) else table,
         sizes_for_lines(steps, whole),
-        CUDA if card.scratch else NONE,
+        replace(CUDA if card.scratch else NONE, learnt=known.shares),
+        known,
     )
     if ran.at(whole, allocator=card.allocator).dry is None:
         told = "are from the table" if isinstance(table, TableGauge) else "are not predicted"

@@ -70,8 +70,7 @@ class CudaCard(Card):
     @property
     def libraries(self) -> str:
         """Of cuDNN."""
-        version: Any = torch.backends.cudnn.version
-        return str(version() or "")
+        return convolution_library()
 
     def read(self) -> Reading:
         """Allocator figures of this process, and the driver's for the rest."""
@@ -223,6 +222,12 @@ class CudaCard(Card):
                 if process.pid == os.getpid() and process.usedGpuMemory:
                     return max(0, int(process.usedGpuMemory) - reserved)
         return None
+
+
+def convolution_library() -> str:
+    """The version of cuDNN that this PyTorch has; empty where it has none."""
+    version: Any = torch.backends.cudnn.version
+    return str(version() or "")
 
 
 def _allocator() -> str:

@@ -36,6 +36,7 @@ class Outlook:
         name: as the user wrote it.
         kind: ``cuda``, ``virtual`` or ``cpu``.
         product: the name in the table of known cards; None where it is not there.
+        hardware: as `Card.hardware` of the opened card; None where it was not asked.
         total: what it has.
         allocator: ``exact``, ``native``, ``async``, ``expandable`` or ``none``.
         context: what a device context will take of it.
@@ -67,6 +68,7 @@ class Outlook:
     bf16: bool | None = None
     scratch: bool = True
     note: str | None = None
+    hardware: str | None = None
 
 
 def look(
@@ -196,6 +198,7 @@ def _device(name: str, device: nvml.Device, settings: Settings, machine: Machine
         flops=known.flops if known else None,
         bf16=known.bf16 if known else None,
         note=None if known else f"{device.name} is not in the table of known cards",
+        hardware=f"{device.name} {settings.allocator or 'native'}",
     )
 
 
