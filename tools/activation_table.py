@@ -29,13 +29,12 @@ from tightfit.adapters.pipelines import PIPELINES
 from tightfit.adapters.row_names import row_name
 from tightfit.adapters.sizes import cast_sizes, grid_of, usual_size, vae_traits
 from tightfit.plan.size import Size
-from tightfit.plan.slack import least_reserved, replay
+from tightfit.plan.slack import FRAGMENTS, least_reserved, replay
 from tightfit.weigh.dry import DryRun, dry_run
 from tightfit.weigh.lines import Line, Point, fit, nearest
 from tightfit.weigh.workspace import CUDA, peak_of, sequence
 
 TABLE = Path(__file__).parent.parent / "src/tightfit/weigh/activations.json"
-KINDS = ("native", "async", "expandable")
 PICTURES = (256, 512, 1024, 1536, 2048)
 CLIPS = ((256, 256), (512, 512), (832, 480))
 FRAMES = (9, 17, 49, 81)
@@ -68,8 +67,10 @@ def measure(part: Part, stage: str, dtype: torch.dtype) -> dict[str, Any]:
             call = call_of(part, module, stage, cast, dtype=dtype)
             runs[cast.area, cast.frames] = dry_run(call)
     moves = {key: sequence(run, CUDA) for key, run in runs.items()}
-    reserved = {k: {key: replay(move, k).reserved for key, move in moves.items()} for k in KINDS}
-    least = {k: {key: least_reserved(move, k) for key, move in moves.items()} for k in KINDS}
+    reserved = {
+        k: {key: replay(move, k).reserved for key, move in moves.items()} for k in FRAGMENTS
+    }
+    least = {k: {key: least_reserved(move, k) for key, move in moves.items()} for k in FRAGMENTS}
     return {
         "dry": _lines({key: run.peak for key, run in runs.items()}),
         "allocated": _lines({key: peak_of(move) for key, move in moves.items()}),

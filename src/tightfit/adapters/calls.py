@@ -15,10 +15,10 @@ from tightfit.adapters.parts import DECODE, DENOISE, Part, stages_of
 from tightfit.adapters.sizes import cast_sizes, grid_of, not_predicted, seq_lengths
 from tightfit.errors import UsageError
 from tightfit.plan.size import Size
+from tightfit.run.planning.weighed import passes
 from tightfit.run.vae import Vae
 from tightfit.weigh import weights
 
-_TWICE = ("WanTransformer3DModel", "QwenImageTransformer2DModel")
 _DOUBLED = (
     "UNet2DConditionModel",
     "LTXVideoTransformer3DModel",
@@ -60,7 +60,7 @@ def call_of(
 
 def passes_of(part: Part) -> int:
     """Forwards of a denoiser in one step: 2 where a negative prompt has one of its own."""
-    return 2 if part.class_name in _TWICE else 1
+    return passes(part.class_name)
 
 
 def _repeatable(call: Callable[[], object], fill: Fill) -> Callable[[], object]:

@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 from tightfit.allocators.arena import ASYNC_GRAIN, ArenaAllocator, expandable, malloc_async
 from tightfit.allocators.base import ALIGNMENT, Allocator, Block, ExactAllocator, Full, round_up
-from tightfit.allocators.native import LARGE_SEGMENT, SMALL_LIMIT, NativeAllocator
+from tightfit.allocators.native import LARGE_ROUNDING, LARGE_SEGMENT, SMALL_LIMIT, NativeAllocator
 
 KINDS = ("exact", "native", "async", "expandable")
 
@@ -38,6 +38,7 @@ __all__ = [
     "ALIGNMENT",
     "ASYNC_GRAIN",
     "KINDS",
+    "LARGE_ROUNDING",
     "LARGE_SEGMENT",
     "SMALL_LIMIT",
     "Allocator",

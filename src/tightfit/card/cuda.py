@@ -10,16 +10,13 @@ from typing import Any
 
 import torch
 
+from tightfit.allocators import LARGE_SEGMENT
 from tightfit.card.backends import reading_of
 from tightfit.card.base import Card, Observer, Reading
 from tightfit.card.driver_pool import PoolFigures, driver_pools
 from tightfit.card.polling import polled
 from tightfit.errors import BooksError, UsageError
 from tightfit.settings import Settings
-from tightfit.units import MIB
-
-_SEGMENT = 20 * MIB
-"""What expandable segments are mapped in (PyTorch's ``kLargeBuffer``)."""
 
 
 class CudaCard(Card):
@@ -132,7 +129,7 @@ class CudaCard(Card):
         # Where nothing was set, cudaMallocAsync says a number far above 1, which cannot be set.
         before = min(1.0, torch.cuda.get_per_process_memory_fraction(self.index))
         limit = min(budget, int(before * total))
-        usable = limit - _SEGMENT if self.allocator == "expandable" else limit
+        usable = limit - LARGE_SEGMENT if self.allocator == "expandable" else limit
         if self._pools is not None or torch.cuda.memory_reserved(self.index) > usable:
             self.trim()
         torch.cuda.set_per_process_memory_fraction(max(0, usable) / total, self.index)

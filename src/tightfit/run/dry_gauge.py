@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 
 from tightfit.errors import TightfitError
 from tightfit.plan.size import Size
-from tightfit.plan.slack import least_reserved, replay
-from tightfit.run.planning.demands import SLACK
+from tightfit.plan.slack import FRAGMENTS, least_reserved, replay
 from tightfit.run.planning.gauge import NOTHING_KNOWN, Gauge, TableGauge, Working, scaled
 from tightfit.run.planning.steps import Steps
 from tightfit.weigh.calibration import Calibration
@@ -84,7 +83,7 @@ class DryGauge:
         moves = sequence(run, self.workspaces)
         allocated = self.calibration.corrected(peak_of(moves))
         reserved = least = None
-        if allocator in SLACK:
+        if allocator in FRAGMENTS:
             done = replay(moves, allocator)
             reserved = allocated + done.slack
             least = allocated + least_reserved(moves, allocator) - done.allocated
@@ -126,7 +125,7 @@ def _through(told: Mapping[Size, Working], allocator: str) -> TableGauge:
     def line(of: Callable[[Working], int | None]) -> tuple[Line, ...]:
         return drawn([Point(s.area, s.frames, of(working) or 0) for s, working in told.items()])
 
-    kept = allocator in SLACK
+    kept = allocator in FRAGMENTS
     rows = [(1.0, s.area, s.samples, float(s.samples) ** 2) for s in told]
     needs = Needs(
         dry=line(lambda working: working.dry),

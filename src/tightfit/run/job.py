@@ -11,13 +11,14 @@ import torch
 
 from tightfit.card import Card, Reading
 from tightfit.place import alone, placed
+from tightfit.plan.batch import MOST_AT_ONCE
 from tightfit.plan.tilesize import TileWish
 from tightfit.run.advice import advice
 from tightfit.run.cancel import Cancel
 from tightfit.run.estimate import Estimate, Estimator
 from tightfit.run.ladder import Ladder, Lessons, Rung, Stage, leaving_nothing
 from tightfit.run.outcome import Outcome, corrected, ledger
-from tightfit.run.rungs import EVICT, MOST_AT_ONCE, Progress, VaeRungs
+from tightfit.run.rungs import EVICT, Progress, VaeRungs
 from tightfit.run.vae import Direction, Vae
 from tightfit.units import format_bytes
 from tightfit.watch import Recorder

@@ -8,6 +8,7 @@ from math import prod
 
 import torch
 
+from tightfit.plan.batch import MOST_AT_ONCE
 from tightfit.plan.tiles import Axis, Span
 from tightfit.plan.tilesize import (
     Tile,
@@ -25,9 +26,6 @@ from tightfit.units import format_bytes
 from tightfit.weigh.calibration import Seen
 
 EVICT = "evict idle models"
-MOST_AT_ONCE = 4
-"""Pictures in one call: more would gain no time and cost memory."""
-
 _WORTH_A_LINE = 4
 _SURELY_TOO_MUCH = 0.9
 """The line is not exact: a size is left out when nine tenths of what it says are too much."""

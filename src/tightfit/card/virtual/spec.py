@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 
-from tightfit.allocators import KINDS
+from tightfit.allocators import ASYNC_GRAIN, KINDS
 from tightfit.card.known import is_known, known_card, near_names
 from tightfit.errors import UsageError
-from tightfit.units import MIB, parse_bytes, parse_reserve
+from tightfit.units import parse_bytes, parse_reserve
 
 _MANY = re.compile(r"(\d+)x(.+)", re.IGNORECASE)
 
@@ -32,7 +32,7 @@ class VirtualSpec:
     allocator: str = "exact"
     context: int = 0
     others: int = 0
-    grain: int = 32 * MIB
+    grain: int = ASYNC_GRAIN
     bf16: bool = True
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+from tightfit.allocators import ASYNC_GRAIN, LARGE_ROUNDING, LARGE_SEGMENT
 from tightfit.card.outlook import Outlook
 from tightfit.plan.demand import Demand, Unit, Way
 from tightfit.plan.figure import NOTHING, UNKNOWN, Figure
@@ -13,18 +14,15 @@ from tightfit.plan.tilesize import TileWish
 from tightfit.run.planning.gauge import Working
 from tightfit.run.planning.model import Model, items_of
 from tightfit.run.planning.tile_sizes import tile_name, tiles_of, wished
-from tightfit.units import MIB
 from tightfit.weigh.blocks import Block
 from tightfit.weigh.workspace import LIBRARIES
 
 SLACK = {"native": 0.35, "async": 0.09, "expandable": 0.07}
 """Reserved above allocated where no replay tells: the most that one told for a known network."""
-_GRAINS = {"native": 2 * MIB, "async": 32 * MIB, "expandable": 20 * MIB}
+_GRAINS = {"native": LARGE_ROUNDING, "async": ASYNC_GRAIN, "expandable": LARGE_SEGMENT}
 _FLOAT32 = 2
 """Operations in float32 count twice: of those, cards do at most half as many a second."""
 _AUTO = TileWish()
-
-
 _OF_A_VAE = "the weights of a VAE stay on the card while it runs, as encode and decode place them"
 
 

@@ -87,7 +87,9 @@ def weigh_path(
                     each,
                     weights,
                     _gauge(known, each, chosen),
-                    calls=steps * _passes(known) if each == "denoise" else 1,
+                    calls=steps * passes(known.class_name if known else None)
+                    if each == "denoise"
+                    else 1,
                     tiles=stage == "decode",
                     mapped=True,
                     dtype=chosen,
@@ -105,9 +107,9 @@ def _steps(known: Known | None) -> Steps:
     return ANY if known is None else steps_of(known.name, known.class_name)
 
 
-def _passes(known: Known | None) -> int:
-    """Calls of a denoiser in one step."""
-    return 2 if known is not None and known.class_name in _TWICE else 1
+def passes(class_name: str | None) -> int:
+    """Calls of a denoiser of this class in one step; 1 for one that is not known."""
+    return 2 if class_name in _TWICE else 1
 
 
 def _unknown(name: str, known: Known | None, dtype: str) -> str:
