@@ -68,6 +68,27 @@ class Passing:
         self.shown = _SHOW_NOTHING
 
 
+@dataclass(eq=False)
+class _Spot:
+    """A module with hooks.
+
+    Attributes:
+        module: that one.
+        here: the groups that have to be there while it is being called.
+        is_root: it is the whole.
+    """
+
+    module: nn.Module
+    here: tuple[Passing, ...]
+    is_root: bool
+
+    def is_inside_head(self) -> bool:
+        """Whether all that it needs is there, since the head of that is being called."""
+        if len(self.here) != 1:
+            return False
+        return bool(self.here[0].calls) and self.module is not self.here[0].head
+
+
 class Binding:
     """Hooks on a module: each group is on the card while one of its anchors is being called."""
 
@@ -78,20 +99,22 @@ class Binding:
         compute: Queue,
         passing: Iterable[Passing],
         masters: dict[int, Seat],
+        *,
+        begins: Callable[[], None] = lambda: None,
     ) -> None:
-        """`masters` finds the seat of each tensor that the module holds, by the tensor's id."""
+        """`masters` finds the seat of each tensor that the module holds, by the tensor's id.
+
+        `begins` is called as each outermost call begins, and may refuse it.
+        """
         self._device = card.device
+        self._begins = begins
         self._line = _Line(card, compute)
-        self._running = Running(self._line.ended)
+        self.running = self._running = Running(self._line.ended)
         self._handles: list[RemovableHandle] = []
-        modules = dict(module.named_modules())
-        anchored: dict[str, list[Passing]] = defaultdict(list, {"": []})
-        for each in passing:
-            for anchor in each.group.anchors:
-                anchored[anchor].append(each)
+        self._modules = modules = dict(module.named_modules())
+        self._spots: dict[str, _Spot] = {}
         try:
-            for path, here in anchored.items():
-                self._hook(modules[path], here)
+            self.rebind(passing)
             for owner in modules.values():
                 register: Any = owner.register_state_dict_post_hook
                 self._handles.append(register(_serving(masters)))
@@ -99,30 +122,46 @@ class Binding:
             self.close()
             raise
 
+    def rebind(self, passing: Iterable[Passing]) -> None:
+        """From here on these groups pass, and no others; between calls, in their turn.
+
+        Hooks stay where they are once there: another thread may be waiting in one for its turn.
+        """
+        anchored: dict[str, list[Passing]] = defaultdict(list, {"": []})
+        for each in passing:
+            for anchor in each.group.anchors:
+                anchored[anchor].append(each)
+        for path, spot in self._spots.items():
+            spot.here = tuple(anchored.pop(path, ()))
+        for path, here in anchored.items():
+            self._spots[path] = spot = _Spot(self._modules[path], tuple(here), is_root=not path)
+            self._hook(spot)
+
     def close(self) -> None:
         """End calls that ended unseen, and take the hooks away; harmless when repeated."""
         while self._handles:
             self._handles.pop().remove()
         self._running.end_all()
 
-    def _hook(self, module: nn.Module, here: Sequence[Passing]) -> None:
-        inner = here[0] if len(here) == 1 and module is not here[0].head else None
-        running = self._running
+    def _hook(self, spot: _Spot) -> None:
+        module, running = spot.module, self._running
 
         def before(
             module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
         ) -> tuple[Any, Any] | None:
-            if inner is not None and inner.calls and running.is_mine():
+            if spot.is_inside_head() and running.is_mine():
                 return None  # it is there for the whole call of its head
+            if not spot.here and not spot.is_root:
+                return None
             call = running.enter(module)
             moved = self._begin(call, args, kwargs) if call.outermost else None
-            for each in here:
+            for each in spot.here:
                 self._take(call, each)
             return moved
 
         def after(module: nn.Module, args: Any, output: Any) -> None:
             del args, output
-            if inner is None or not inner.calls or not running.is_mine():
+            if not spot.is_inside_head() or not running.is_mine():
                 running.leave(module)
 
         self._handles.append(
@@ -143,6 +182,7 @@ class Binding:
                 f"`{type(call.module).__name__}` is streamed, so it has no gradients, and an input "
                 "requires one: use torch.no_grad()."
             )
+        self._begins()
         self._line.begin()
         call.undo = _without_autocast_cache()
         if all(each.device.type != "cpu" for each in tensors):
