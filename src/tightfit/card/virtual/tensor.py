@@ -392,8 +392,12 @@ def _wrap_all(
 
 
 def _adopt(shell: VirtualTensor, payload: torch.Tensor, charge: Charge) -> None:
-    """Make `shell` stand for another payload: its layout follows, its identity stays."""
-    fresh = VirtualTensor(payload, charge)
+    """Make `shell` stand for another payload: its layout follows, its identity stays.
+
+    It is no inference tensor afterwards, whatever the mode; no plain tensor would be one.
+    """
+    with torch.inference_mode(False):
+        fresh = VirtualTensor(payload, charge)
     torch.Tensor.data.__set__(shell, fresh)  # type: ignore[attr-defined]
     shell.payload = payload
     shell.charge = charge

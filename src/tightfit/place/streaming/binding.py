@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,7 +22,7 @@ from tightfit.place.streaming.ring import Ring
 from tightfit.place.streaming.running import Call, Running
 from tightfit.place.streaming.seat import Seat
 
-_PLAIN: AbstractContextManager[object] = nullcontext()
+_me = threading.get_ident
 _SHOW_NOTHING: tuple[torch.Tensor, ...] = ()
 
 
@@ -55,16 +55,14 @@ class Passing:
         if self.shown is views:
             return
         self.shown = _SHOW_NOTHING
-        with _outside_inference():
-            for seat, at in self.seats:
-                seat.tensor.data = views[at]
+        for seat, at in self.seats:
+            seat.tensor.data = views[at]
         self.shown = views
 
     def hide(self) -> None:
         """Let the seats show that the weights are away."""
-        with _outside_inference():
-            for (seat, _), placeholder in zip(self.seats, self.away, strict=True):
-                seat.tensor.data = placeholder
+        for (seat, _), placeholder in zip(self.seats, self.away, strict=True):
+            seat.tensor.data = placeholder
         self.shown = _SHOW_NOTHING
 
 
@@ -74,19 +72,25 @@ class _Spot:
 
     Attributes:
         module: that one.
-        here: the groups that have to be there while it is being called.
         is_root: it is the whole.
+        here: the groups that have to be there while it is being called.
+        inner: the one that is there, where there is one alone and its head is another module: while
+            that is being called, nothing has to be done.
+        sees_end: whether a hook after its calls is there; where there is an `inner`, most of them
+            need none, so it comes with the first that does.
     """
 
     module: nn.Module
-    here: tuple[Passing, ...]
     is_root: bool
+    here: tuple[Passing, ...] = ()
+    inner: Passing | None = None
+    sees_end: bool = False
 
-    def is_inside_head(self) -> bool:
-        """Whether all that it needs is there, since the head of that is being called."""
-        if len(self.here) != 1:
-            return False
-        return bool(self.here[0].calls) and self.module is not self.here[0].head
+    def holds(self, here: Iterable[Passing]) -> None:
+        """From now on these have to be there."""
+        self.here = tuple(here)
+        alone = self.here[0] if len(self.here) == 1 else None
+        self.inner = alone if alone is not None and alone.head is not self.module else None
 
 
 class Binding:
@@ -132,9 +136,10 @@ class Binding:
             for anchor in each.group.anchors:
                 anchored[anchor].append(each)
         for path, spot in self._spots.items():
-            spot.here = tuple(anchored.pop(path, ()))
+            spot.holds(anchored.pop(path, ()))
         for path, here in anchored.items():
-            self._spots[path] = spot = _Spot(self._modules[path], tuple(here), is_root=not path)
+            self._spots[path] = spot = _Spot(self._modules[path], is_root=not path)
+            spot.holds(here)
             self._hook(spot)
 
     def close(self) -> None:
@@ -144,30 +149,46 @@ class Binding:
         self._running.end_all()
 
     def _hook(self, spot: _Spot) -> None:
-        module, running = spot.module, self._running
+        running = self._running
 
         def before(
             module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
         ) -> tuple[Any, Any] | None:
-            if spot.is_inside_head() and running.is_mine():
+            del module
+            inner = spot.inner
+            if inner is not None and inner.calls and running.owner == _me():
                 return None  # it is there for the whole call of its head
-            if not spot.here and not spot.is_root:
-                return None
-            call = running.enter(module)
-            moved = self._begin(call, args, kwargs) if call.outermost else None
-            for each in spot.here:
-                self._take(call, each)
-            return moved
+            return self._enter(spot, args, kwargs)
+
+        self._handles.append(
+            spot.module.register_forward_pre_hook(before, prepend=True, with_kwargs=True)
+        )
+
+    def _enter(
+        self, spot: _Spot, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[Any, Any] | None:
+        """A call begins whose weights have to be brought, or which is outermost."""
+        if not spot.here and not spot.is_root:
+            return None
+        if not spot.sees_end:
+            self._watch_end(spot)
+        call = self._running.enter(spot.module)
+        moved = self._begin(call, args, kwargs) if call.outermost else None
+        for each in spot.here:
+            self._take(call, each)
+        return moved
+
+    def _watch_end(self, spot: _Spot) -> None:
+        running = self._running
 
         def after(module: nn.Module, args: Any, output: Any) -> None:
             del args, output
-            if not spot.is_inside_head() or not running.is_mine():
+            inner = spot.inner
+            if inner is None or not inner.calls:
                 running.leave(module)
 
-        self._handles.append(
-            module.register_forward_pre_hook(before, prepend=True, with_kwargs=True)
-        )
-        self._handles.append(module.register_forward_hook(after, always_call=True))
+        self._handles.append(spot.module.register_forward_hook(after, always_call=True))
+        spot.sees_end = True
 
     def _begin(
         self, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -246,11 +267,6 @@ class _Line:
         undo, call.undo = call.undo, None
         if undo is not None:
             undo()
-
-
-def _outside_inference() -> AbstractContextManager[object]:
-    """What is changed in here is no inference tensor afterwards."""
-    return torch.inference_mode(False) if torch.is_inference_mode_enabled() else _PLAIN
 
 
 def _without_autocast_cache() -> Callable[[], None]:

@@ -12,11 +12,12 @@ from typing import Any
 from torch import nn
 
 _CALL: Any = nn.Module._call_impl.__code__
+_me = threading.get_ident
 _LOOK_AGAIN = 0.1
 """Seconds after which a thread that waits looks whether the other's call is still under way."""
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, slots=True)
 class Call:
     """A call of a hooked module.
 
@@ -39,6 +40,9 @@ class Running:
     Hooks after a call do not run for `KeyboardInterrupt`, `SystemExit` and `GeneratorExit`, so a
     call may end unseen. Whoever finds an old call in the way (the same module again, another
     thread, the end of the session) looks whether its frame is still there, and ends it if not.
+
+    Attributes:
+        owner: the thread whose calls are under way; None where there are none.
     """
 
     def __init__(self, ended: Callable[[Call, bool], None]) -> None:
@@ -48,33 +52,36 @@ class Running:
         """
         self._ended = ended
         self._stack: list[Call] = []
-        self._owner: int | None = None
+        self.owner: int | None = None
         self._turn = threading.Condition()
 
     def enter(self, module: nn.Module) -> Call:
         """A call of `module` begins. Waits for the calls of other threads."""
-        me = threading.get_ident()
-        if self._owner != me:  # only its owner gives the turn away
+        me = _me()
+        if self.owner != me:  # only its owner gives the turn away
             with self._turn:
-                while self._owner not in (None, me):
+                while self.owner not in (None, me):
                     if not self._turn.wait(_LOOK_AGAIN):
                         self.end_unseen()
-                self._owner = me
+                self.owner = me
                 return self._push(module)
-        if any(call.module is module for call in self._stack):
-            self.end_unseen(module)
+        for call in self._stack:
+            if call.module is module:
+                self.end_unseen(module)
+                break
         return self._push(module)
-
-    def is_mine(self) -> bool:
-        """Whether a call of this thread is under way."""
-        return self._owner == threading.get_ident()
 
     def leave(self, module: nn.Module) -> None:
         """The call of `module` has ended, and with it those inside that ended unseen."""
-        if self._owner != threading.get_ident():
+        if self.owner != _me():
             return
-        depth = len(self._stack)
-        while depth and self._stack[depth - 1].module is not module:
+        stack = self._stack
+        depth = len(stack)
+        if depth > 1 and stack[-1].module is module:  # nearly always
+            self._ended(stack[-1], True)
+            stack.pop()
+            return
+        while depth and stack[depth - 1].module is not module:
             depth -= 1
         if depth > 1:
             self._cut(depth, seen=False)
@@ -93,7 +100,7 @@ class Running:
 
     def end_unseen(self, called: nn.Module | None = None) -> None:
         """Drop calls whose frames are gone; one of `called` begins, and is not on the stack yet."""
-        alive = _frames(self._owner)
+        alive = _frames(self.owner)
         if called is not None:
             alive[id(called)] -= 1
         gone = []
@@ -107,7 +114,7 @@ class Running:
         if self._stack:
             self._stack[0].outermost = True
         elif called is None:
-            self._owner = None
+            self.owner = None
 
     def _cut(self, depth: int, *, seen: bool) -> None:
         while len(self._stack) > depth:
@@ -120,7 +127,7 @@ class Running:
         return call
 
     def _give_turn(self) -> None:
-        self._owner = None
+        self.owner = None
         self._turn.notify_all()
 
 
