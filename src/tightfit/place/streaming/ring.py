@@ -97,7 +97,10 @@ class Ring:
 
     def is_full_for(self, arena: Arena) -> bool:
         """Whether every slot is in use for another: taking `arena` would need one more."""
-        return all(slot.users and slot.holds is not arena for slot in self._slots)
+        for slot in self._slots:
+            if not slot.users or slot.holds is arena:
+                return False
+        return True
 
     def take(self, arena: Arena, user: object) -> tuple[torch.Tensor, ...]:
         """The tensors of `arena` on the card, there when what is queued from now on runs.
@@ -131,7 +134,7 @@ class Ring:
         slot = self._slot_of(arena)
         if slot is None or user not in slot.users:
             return slot is None or not slot.users
-        if slot.users == {user}:
+        if len(slot.users) == 1:
             slot.free = self._compute.mark(again=slot.free)
         slot.users.discard(user)
         if slot.users:
@@ -144,17 +147,25 @@ class Ring:
 
     def ahead(self) -> None:
         """Begin to copy what comes next into the slots that are free."""
-        free = [slot for slot in self._slots if not slot.users and slot is not self._lingers]
+        lingers = self._lingers
+        free = [slot for slot in self._slots if not slot.users and slot is not lingers]
         if not free:
             return
-        coming = self._coming.coming(len(self._slots) + 1)
-        busy = {slot.holds for slot in self._slots if slot not in free}
-        wanted = [arena for arena in coming if arena not in busy][: len(free)]
-        empty = [slot for slot in free if slot.holds not in wanted]
-        there = {slot.holds for slot in free}
-        for arena in wanted:
-            if arena not in there:
-                self._fetch(empty.pop(), arena)
+        count = len(free)
+        missing: list[Arena] = []
+        for arena in self._coming.coming(len(self._slots) + 1):
+            slot = self._slot_of(arena)
+            if slot is None:
+                missing.append(arena)
+            elif slot in free:
+                free.remove(slot)
+            else:
+                continue
+            count -= 1
+            if not count:
+                break
+        for arena in missing:
+            self._fetch(free.pop(), arena)
 
     def close(self) -> None:
         """Drain what is under way, then let the slots go; the card has to be done with them."""
