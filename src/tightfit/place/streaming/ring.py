@@ -97,10 +97,7 @@ class Ring:
 
     def is_full_for(self, arena: Arena) -> bool:
         """Whether every slot is in use for another: taking `arena` would need one more."""
-        for slot in self._slots:
-            if not slot.users or slot.holds is arena:
-                return False
-        return True
+        return all(slot.users and slot.holds is not arena for slot in self._slots)
 
     def take(self, arena: Arena, user: object) -> tuple[torch.Tensor, ...]:
         """The tensors of `arena` on the card, there when what is queued from now on runs.
