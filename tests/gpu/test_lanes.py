@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
+from tests.gpu.common import driver_calls, waits_refused
 from tightfit.card import Card, open_card
 from tightfit.card.lanes import Lane, Queue
 from tightfit.place.lanes import compute_of, open_lane
@@ -137,14 +138,12 @@ def test_marks_and_waits_neither_allocate_nor_wait(card: Card) -> None:
     start = torch.ones(64, WIDTH, device=card.device)
     stream(own, compute, blocks=blocks, ring=ring, value=start)
     card.sync()
-    before = torch.cuda.memory_stats()["num_device_alloc"]
-    torch.cuda.set_sync_debug_mode("error")
-    try:
+    before = driver_calls()
+    with waits_refused():
         stream(own, compute, blocks=blocks, ring=ring, value=start)
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
-    assert torch.cuda.memory_stats()["num_device_alloc"] == before
+    assert driver_calls() == before
     own[0].drain()
+    card.sync()
 
 
 def test_a_mark_of_another_kind_of_card_is_refused(card: Card) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable
 
 import pytest
 import torch
 
+from tests.gpu.common import driver_calls, waits_refused
 from tests.streaming import Case, Net
 from tightfit.card import open_card
 from tightfit.place import placed
@@ -92,4 +94,29 @@ def test_an_interrupt_in_a_block_leaves_the_module_usable() -> None:
             module(inputs)
         hook.remove()
         assert torch.equal(module(inputs).cpu(), expected)
+    gc.collect()  # the frames that the interrupt passed hold values on the card
     assert card.read().allocated == before
+
+
+@pytest.mark.parametrize("level", ["block", "leaf"])
+def test_in_steady_state_the_host_never_waits(level: Level) -> None:
+    """PyTorch, told to raise on a synchronisation, has no cause to; the driver is not asked."""
+    module, case, x = network()
+    card, inputs = open_card("cuda"), x.cuda()
+    expected = wanted(module, lambda: module(inputs))
+    residency = case.everything(level, 2, lambda at: at % 3 == 2)
+    with (
+        streamed(
+            module, card, residency, case.blocks, order=case.order, pins=Pins.cuda(GIB)
+        ) as session,
+        torch.no_grad(),
+    ):
+        for _ in range(3):
+            module(inputs)
+        card.sync()
+        before, late = driver_calls(), session.copies.late
+        with waits_refused():
+            for _ in range(3):
+                result = module(inputs)
+        assert (driver_calls(), session.copies.late) == (before, late)
+        assert torch.equal(result.cpu(), expected)

@@ -1,0 +1,27 @@
+"""What tests on a CUDA card watch for."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+
+@contextmanager
+def waits_refused() -> Iterator[None]:
+    """Inside, PyTorch raises where the host would wait for the card, as far as it sees that."""
+    with warnings.catch_warnings():
+        # It says once that this is a prototype; as an error that would leave the mode switched on.
+        warnings.filterwarnings("ignore", message="Synchronization debug mode is a prototype")
+        try:
+            torch.cuda.set_sync_debug_mode("error")
+            yield
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+
+
+def driver_calls() -> int:
+    """How often the allocator has asked the driver for memory so far."""
+    return int(torch.cuda.memory_stats().get("num_device_alloc", 0))
