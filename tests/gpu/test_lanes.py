@@ -150,3 +150,26 @@ def test_a_mark_of_another_kind_of_card_is_refused(card: Card) -> None:
     """A CUDA queue waits for CUDA's events."""
     with pytest.raises(TypeError, match="cannot wait for"):
         compute_of(card).wait(open_lane(open_card("cpu")).mark())
+
+
+def test_stamps_tell_how_long_the_card_took(card: Card) -> None:
+    """Between two queues, in seconds; a stamp that is set anew tells of the new point."""
+    lane, compute = open_lane(card), compute_of(card)
+    source = torch.ones(WIDTH, WIDTH).pin_memory()
+    target = torch.zeros(WIDTH, WIDTH, device=card.device)
+    card.sync()
+    began = compute.stamp()
+    torch.cuda._sleep(200_000_000)
+    lane.wait(compute.mark())
+    before = lane.stamp()
+    lane.copy(target, source)
+    after = lane.stamp()
+    assert began is not None
+    assert before is not None
+    assert after is not None
+    waited, copied = before.seconds_since(began), after.seconds_since(before)
+    assert 0 < copied < waited < 10
+    again = compute.stamp(again=began)
+    assert again is began
+    assert began.seconds_since(after) > 0
+    card.sync()

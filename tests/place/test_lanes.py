@@ -77,3 +77,14 @@ def test_a_mark_of_another_kind_of_card_is_refused() -> None:
     virtual, host = open_card("virtual:1MiB"), open_card("cpu")
     with pytest.raises(TypeError, match="cannot wait for"):
         compute_of(virtual).wait(open_lane(host).mark())
+
+
+def test_stamps_tell_the_time_between_two_points() -> None:
+    """Of any two queues of a card that has a clock; a virtual one has none."""
+    card = open_card("cpu")
+    first, second = compute_of(card).stamp(), open_lane(card).stamp()
+    assert first is not None
+    assert second is not None
+    assert second.seconds_since(first) == -first.seconds_since(second) >= 0
+    assert open_lane(open_card("virtual:1MiB")).stamp() is None
+    assert compute_of(open_card("virtual:1MiB")).stamp() is None

@@ -25,6 +25,14 @@ class Mark(ABC):
         """The host waits until the point is passed. Raises what the device kept back."""
 
 
+class Stamp(ABC):
+    """A point in a queue, and when it was passed by the card's own clock."""
+
+    @abstractmethod
+    def seconds_since(self, earlier: Stamp) -> float:
+        """From `earlier`, of any queue of the same card; the host waits until both are passed."""
+
+
 class Queue(ABC):
     """What a card does one after another."""
 
@@ -35,6 +43,14 @@ class Queue(ABC):
     @abstractmethod
     def wait(self, mark: Mark) -> None:
         """What is queued from now on starts after `mark`; the host does not wait."""
+
+    def stamp(self, *, again: Stamp | None = None) -> Stamp | None:
+        """The point after all that was queued so far, with its time; `again` is set anew.
+
+        None where the card has no clock.
+        """
+        del again
+        return None
 
 
 class Lane(Queue):

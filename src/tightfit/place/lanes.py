@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import torch
 
 from tightfit.card.base import Card
-from tightfit.card.lanes import Lane, Mark, Queue, check_copy
+from tightfit.card.lanes import Lane, Mark, Queue, Stamp, check_copy
 from tightfit.card.virtual.card import VirtualCard
 from tightfit.card.virtual.lanes import VirtualLane, VirtualQueue
 
@@ -41,14 +42,30 @@ class _CudaMark(Mark):
         self.event.synchronize()
 
 
+class _CudaStamp(Stamp):
+    __slots__ = ("event",)
+
+    def __init__(self) -> None:
+        make: Any = torch.cuda.Event
+        self.event = make(enable_timing=True)
+
+    def seconds_since(self, earlier: Stamp) -> float:
+        if not isinstance(earlier, _CudaStamp):
+            raise TypeError(f"a CUDA card has no time since a {type(earlier).__name__}")
+        earlier.event.synchronize()
+        self.event.synchronize()
+        return float(earlier.event.elapsed_time(self.event)) / 1000
+
+
 class _CudaQueue(Queue):
     """Whatever stream is current: callers may change it between two calls."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
+        self._index = device.index
 
     def _stream(self) -> Any:
-        return torch.cuda.current_stream(self._device)
+        return torch.cuda.current_stream(self._index)
 
     def mark(self, *, again: Mark | None = None) -> Mark:
         mark = again if isinstance(again, _CudaMark) else _CudaMark()
@@ -60,14 +77,23 @@ class _CudaQueue(Queue):
             raise TypeError(f"a CUDA queue cannot wait for a {type(mark).__name__}")
         self._stream().wait_event(mark.event)
 
+    def stamp(self, *, again: Stamp | None = None) -> Stamp | None:
+        stamp = again if isinstance(again, _CudaStamp) else _CudaStamp()
+        stamp.event.record(self._stream())
+        return stamp
+
 
 class _CudaLane(_CudaQueue, Lane):
-    """A stream of its own."""
+    """A stream of its own, which never waits for the default one.
+
+    PyTorch hands out few streams, over and over; those of high priority are seldom asked for, so
+    nobody else computes in this one. Copies know no priority.
+    """
 
     def __init__(self, device: torch.device) -> None:
         super().__init__(device)
         make: Any = torch.cuda.Stream
-        self._own = make(device)
+        self._own = make(device, priority=-1)
 
     def _stream(self) -> Any:
         return self._own
@@ -88,12 +114,28 @@ class _HostMark(Mark):
         """Everything is done when it was asked for."""
 
 
+class _HostStamp(Stamp):
+    __slots__ = ("at",)
+
+    def __init__(self) -> None:
+        self.at = time.perf_counter()
+
+    def seconds_since(self, earlier: Stamp) -> float:
+        if not isinstance(earlier, _HostStamp):
+            raise TypeError(f"the host has no time since a {type(earlier).__name__}")
+        return self.at - earlier.at
+
+
 class _HostQueue(Queue):
     def mark(self, *, again: Mark | None = None) -> Mark:
         return again or _HostMark()
 
     def wait(self, mark: Mark) -> None:
         del mark
+
+    def stamp(self, *, again: Stamp | None = None) -> Stamp | None:
+        del again
+        return _HostStamp()
 
 
 class _HostLane(_HostQueue, Lane):
