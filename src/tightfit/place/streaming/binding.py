@@ -72,7 +72,7 @@ class _Spot:
 
     Attributes:
         module: that one.
-        is_root: it is the whole.
+        is_watched: its calls may be outermost ones that matter, whatever is here.
         here: the groups that have to be there while it is being called.
         inner: the one that is there, where there is one alone and its head is another module: while
             that is being called, nothing has to be done.
@@ -81,7 +81,7 @@ class _Spot:
     """
 
     module: nn.Module
-    is_root: bool
+    is_watched: bool
     here: tuple[Passing, ...] = ()
     inner: Passing | None = None
     sees_end: bool = False
@@ -94,7 +94,11 @@ class _Spot:
 
 
 class Binding:
-    """Hooks on a module: each group is on the card while one of its anchors is being called."""
+    """Hooks on a module: each group is on the card while one of its anchors is being called.
+
+    Attributes:
+        asleep: calls are left alone, since they are not about the weights (a dry run).
+    """
 
     def __init__(
         self,
@@ -110,6 +114,7 @@ class Binding:
 
         `begins` is called as each outermost call begins, and may refuse it.
         """
+        self.asleep = False
         self._device = card.device
         self._begins = begins
         self._line = _Line(card, compute)
@@ -126,19 +131,22 @@ class Binding:
             self.close()
             raise
 
-    def rebind(self, passing: Iterable[Passing]) -> None:
+    def rebind(self, passing: Iterable[Passing], *, watched: Iterable[str] = ()) -> None:
         """From here on these groups pass, and no others; between calls, in their turn.
 
+        Calls of the `watched` modules are told to `begins` as well, though nothing passes there.
         Hooks stay where they are once there: another thread may be waiting in one for its turn.
         """
-        anchored: dict[str, list[Passing]] = defaultdict(list, {"": []})
+        always = {"", *watched}
+        anchored: dict[str, list[Passing]] = defaultdict(list, {path: [] for path in always})
         for each in passing:
             for anchor in each.group.anchors:
                 anchored[anchor].append(each)
         for path, spot in self._spots.items():
+            spot.is_watched = path in always
             spot.holds(anchored.pop(path, ()))
         for path, here in anchored.items():
-            self._spots[path] = spot = _Spot(self._modules[path], is_root=not path)
+            self._spots[path] = spot = _Spot(self._modules[path], is_watched=path in always)
             spot.holds(here)
             self._hook(spot)
 
@@ -168,7 +176,7 @@ class Binding:
         self, spot: _Spot, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[Any, Any] | None:
         """A call begins whose weights have to be brought, or which is outermost."""
-        if not spot.here and not spot.is_root:
+        if self.asleep or not (spot.here or spot.is_watched):
             return None
         if not spot.sees_end:
             self._watch_end(spot)

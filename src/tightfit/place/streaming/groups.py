@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -49,6 +49,33 @@ class Group:
     ring: int = 0
 
 
+class Scan:
+    """The tensors of a module and where they are used, seen once.
+
+    Attributes:
+        helds: every place that a tensor is held in.
+    """
+
+    def __init__(self, module: nn.Module, *, order: Order | None = None) -> None:
+        """`order` tells of weights that are used while their owner is not called."""
+        self.helds = tuple(weights(module))
+        self.foreign = _foreign(module, self.helds, order)
+
+    def groups(
+        self,
+        residency: Residency,
+        blocks: Weights,
+        masters: Callable[[torch.Tensor], torch.Tensor] = lambda tensor: tensor,
+    ) -> tuple[Group, ...]:
+        """As `groups_of`, while each tensor may stand for something else than its master."""
+        places = {held.path: held for held in self.helds}
+        helds = [replace(held, tensor=masters(held.tensor)) for held in self.helds]
+        return tuple(
+            replace(group, held=tuple(places[held.path] for held in group.held))
+            for group in _groups(helds, self.foreign, residency, blocks)
+        )
+
+
 def groups_of(
     module: nn.Module, residency: Residency, blocks: Weights, *, order: Order | None = None
 ) -> tuple[Group, ...]:
@@ -57,10 +84,18 @@ def groups_of(
     `order` tells of weights that are used while their owner is not called. Raises `UsageError`
     for a plan that is not of this module, and, with the path, for what cannot be streamed.
     """
+    return Scan(module, order=order).groups(residency, blocks)
+
+
+def _groups(
+    helds: Sequence[Held],
+    foreign: Mapping[str, Iterable[str]],
+    residency: Residency,
+    blocks: Weights,
+) -> tuple[Group, ...]:
     homes = _pieces_of_leaves(residency, blocks)
     members: dict[int, list[Held]] = defaultdict(list)
     found: dict[Any, int] = {}
-    helds = list(weights(module))
     for held in helds:
         _refuse(held)
         key = identity(held.tensor)
@@ -72,7 +107,6 @@ def groups_of(
                 )
             found[key] = at
         members[found[key]].append(held)
-    foreign = _foreign(module, helds, order)
     names = [piece.name for piece in residency.pieces]
     groups = []
     for at in sorted(members):

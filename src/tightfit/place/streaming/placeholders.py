@@ -26,6 +26,11 @@ class Placeholders:
             self._made[key] = self._elements[tensor.dtype].expand(tensor.shape)
         return self._made[key]
 
+    def clear(self) -> None:
+        """Let go all that were made."""
+        self._made.clear()
+        self._elements.clear()
+
 
 def _element(dtype: torch.dtype) -> torch.Tensor:
     if dtype == torch.bool:

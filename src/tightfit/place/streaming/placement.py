@@ -1,9 +1,10 @@
-"""One module on its way to a card and back: each step is undone in the opposite order."""
+"""One module on its way to a card and back: where each of its weights is, and how it moves."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -17,96 +18,250 @@ from tightfit.place.streaming.caches import forget_cached
 from tightfit.place.streaming.groups import Group
 from tightfit.place.streaming.pinned import Pins
 from tightfit.place.streaming.placeholders import Placeholders
-from tightfit.place.streaming.ring import Ring
+from tightfit.place.streaming.ring import Copies, Ring
 from tightfit.place.streaming.seat import Seat
 from tightfit.weigh.tensors import Held, Kind, identity, walk
+
+_Key = tuple[int, ...]
+"""The tensors of a group, by their ids: two groups with the same ones have the same layout."""
+
+
+@dataclass(eq=False)
+class _Resident:
+    """A group on the card: its own buffer, which goes to the driver alone."""
+
+    group: Group
+    buffer: torch.Tensor
+
+
+@dataclass(eq=False)
+class _Master:
+    """A packed group on the host, and the tensors whose values are in it."""
+
+    arena: Arena
+    pinned: bool
+    users: set[int] = field(default_factory=set)
+
+
+@dataclass(eq=False)
+class _OpenRing:
+    """A ring, and what passes through it, in order."""
+
+    ring: Ring
+    keys: tuple[_Key, ...]
+    slots: int
 
 
 class Placement:
     """What is done to a module, its tensors and a card, and how it is undone.
 
-    The steps are to be taken in the order they stand in here. What they raise leaves everything to
-    be undone by the stack, and the module whole.
+    Each tensor is in one of three places: with its master on the host (at first and at the end),
+    on the card for good (`stay`), or away (`pass_through`). The books are right after each step,
+    also after one that failed for want of memory. What is left at the end is undone by the stack,
+    and the module is whole.
+
+    Attributes:
+        past: copies of the rings that are closed.
+        table_bytes: of tables in plain attributes that are on the card.
     """
 
-    def __init__(self, module: nn.Module, card: Card, stack: ExitStack) -> None:
+    def __init__(self, module: nn.Module, card: Card, stack: ExitStack, pins: Pins) -> None:
         """`stack` is closed by the caller."""
         self._module = module
         self._card = card
         self._stack = stack
+        self._pins = pins
         self._seats: dict[int, Seat] = {}
+        self._heads = dict(module.named_modules())
         self._placeholders = Placeholders(card.device)
         self._lane = open_lane(card)
         self._compute = compute_of(card)
+        self._residents: dict[_Key, _Resident] = {}
+        self._masters: dict[_Key, _Master] = {}
+        self._rings: dict[int, _OpenRing] = {}
+        self.past: list[Copies] = []
+        self.table_bytes = 0
         if card.kind == "cuda":  # it would choose other algorithms, other bits, by what is free
             backend: Any = torch.backends.cudnn
             stack.callback(setattr, backend, "benchmark", backend.benchmark)
             backend.benchmark = False
         stack.callback(forget_cached, module)
         stack.callback(_put_back, list(walk(module)), card.device)
+        stack.callback(self._placeholders.clear)
         stack.callback(_restore, self._seats)
+        stack.callback(self._residents.clear)
+        stack.callback(self._unpin)
+        stack.callback(self.close_rings, keep=())
 
-    def seat(self, groups: Iterable[Group]) -> None:
-        """From here on the tensors of `groups` are managed: none has gradients."""
+    # Where everything is
+
+    @property
+    def resident_bytes(self) -> int:
+        """Of the groups on the card."""
+        return sum(each.group.layout.bytes for each in self._residents.values())
+
+    @property
+    def rings(self) -> list[Ring]:
+        """By number."""
+        return [self._rings[number].ring for number in sorted(self._rings)]
+
+    @property
+    def pinned_bytes(self) -> int:
+        """Of masters that the driver holds in place."""
+        return self._pins.bytes
+
+    def master(self, tensor: torch.Tensor) -> torch.Tensor:
+        """The values of a tensor of the module, on the host."""
+        return self._seats[id(tensor)].master
+
+    def is_resident(self, group: Group) -> bool:
+        """Whether `group` is on the card."""
+        return _key(group) in self._residents
+
+    # To the host
+
+    def seat(self, helds: Iterable[Held]) -> None:
+        """From here on these tensors are managed: none has gradients."""
+        for held in helds:
+            if id(held.tensor) not in self._seats:
+                self._seats[id(held.tensor)] = Seat(held.tensor, held.path)
+
+    def pack(self, group: Group) -> Arena:
+        """The master of `group`, made the first time; masters that nothing needs any more go."""
+        key = _key(group)
+        if key not in self._masters:
+            each = self._seats_of(group)
+            unique = {at: seat.master for seat, at in reversed(each)}
+            arena = Arena(group.layout, [unique[at] for at in range(len(unique))])
+            self._masters[key] = _Master(arena, self._pins.hold(arena.buffer))
+            self._settle(key, each)
+        return self._masters[key].arena
+
+    def _settle(self, key: _Key, each: Sequence[tuple[Seat, int]]) -> None:
+        master = self._masters[key]
+        ids = {id(seat.tensor) for seat, _ in each}
+        for seat, at in each:
+            seat.settle(master.arena.views[at])
+        master.users |= ids
+        for other in [k for k, m in self._masters.items() if m is not master and m.users & ids]:
+            self._masters[other].users -= ids
+            if not self._masters[other].users:
+                self._release(self._masters.pop(other))
+
+    def _release(self, master: _Master) -> None:
+        if master.pinned:
+            master.pinned = False
+            self._pins.release(master.arena.buffer)
+
+    def _pin_again(self, groups: Iterable[Group]) -> None:
+        """Where pins are short, masters of what streams come before those of what is there."""
+        pins = self._pins
+        idle = [self._masters[key] for key in self._residents if key in self._masters]
         for group in groups:
-            for held in group.held:
-                if id(held.tensor) not in self._seats:
-                    self._seats[id(held.tensor)] = Seat(held.tensor, held.path)
+            master = self._masters[_key(group)]
+            size = master.arena.buffer.nbytes
+            if master.pinned or size > pins.budget:
+                continue
+            while idle and pins.bytes + size > pins.budget:
+                self._release(idle.pop())
+            if pins.bytes + size <= pins.budget:
+                master.pinned = pins.hold(master.arena.buffer)
 
-    def stay(self, group: Group) -> int:
-        """Put `group` on the card for good; its bytes there."""
+    def _unpin(self) -> None:
+        while self._masters:
+            self._release(self._masters.popitem()[1])
+
+    # To the card and off it
+
+    def stay(self, group: Group) -> None:
+        """Put `group` on the card until it is dropped, in a buffer of its own."""
+        key = _key(group)
+        if key in self._residents:
+            return
         buffer = torch.empty(group.layout.bytes, dtype=torch.uint8, device=self._card.device)
         views = group.layout.views(buffer)
+        master = self._masters.get(key)
+        if master is not None and group.layout.bytes:
+            buffer.copy_(master.arena.buffer)
         done: set[int] = set()
         for seat, at in self._seats_of(group):
-            if at not in done:
+            if master is None and at not in done:
                 views[at].copy_(seat.master)
                 done.add(at)
             seat.bring(views[at])
-        return group.layout.bytes
+        self._residents[key] = _Resident(group, buffer)
 
-    def pack(self, group: Group, pins: Pins) -> Arena:
-        """The master of `group`; its tensors stand for it at once, so that theirs can go."""
-        each = self._seats_of(group)
-        unique = {at: seat.master for seat, at in reversed(each)}
-        arena = Arena(group.layout, [unique[at] for at in range(len(unique))])
-        for seat, at in each:
-            seat.settle(arena.views[at])
-        if pins.hold(arena.buffer):
-            self._stack.callback(pins.release, arena.buffer)
-        return arena
+    def drop_all_but(self, groups: Iterable[Group]) -> int:
+        """Take all other groups off the card; their masters never left. The bytes freed."""
+        kept = {_key(group) for group in groups}
+        freed = 0
+        for key in [key for key in self._residents if key not in kept]:
+            group = self._residents[key].group
+            self.hide(group)
+            del self._residents[key]
+            freed += group.layout.bytes
+        return freed
 
-    def open_ring(self, arenas: Sequence[Arena], *, slots: int, compares: bool) -> Ring:
-        """Slots that `arenas` pass through."""
+    def hide(self, group: Group) -> None:
+        """Let the tensors of `group` show that they are away."""
+        for seat, _ in self._seats_of(group):
+            seat.bring(self._placeholders.like(seat.master))
+
+    def close_rings(self, *, keep: Collection[int]) -> int:
+        """Drain all rings but those of these numbers, and free their slots; how many bytes."""
+        gone = [number for number in self._rings if number not in keep]
+        freed = 0
+        try:
+            if gone:
+                self._card.sync()
+        finally:
+            for number in gone:
+                ring = self._rings[number].ring
+                freed += ring.bytes
+                ring.close()
+                self.past.append(self._rings.pop(number).ring.copies)
+        return freed
+
+    def fits_ring(self, number: int, groups: Sequence[Group], *, slots: int) -> bool:
+        """Whether a ring is open for exactly these groups with so many slots."""
+        found = self._rings.get(number)
+        if found is None or found.slots != slots:
+            return False
+        return found.keys == tuple(_key(group) for group in groups)
+
+    def open_ring(
+        self, number: int, groups: Sequence[Group], *, slots: int, compares: bool
+    ) -> None:
+        """Slots that `groups`, packed, pass through."""
+        arenas = [self.pack(group) for group in groups]
+        self._pin_again(groups)
         ring = Ring(self._card, self._lane, self._compute, arenas, slots=slots, compares=compares)
-        self._stack.callback(ring.close)
-        self._stack.callback(self._card.sync)
-        return ring
+        keys = tuple(_key(group) for group in groups)
+        self._rings[number] = _OpenRing(ring, keys, slots)
 
-    def pass_through(self, group: Group, arena: Arena, ring: Ring) -> Passing:
-        """Take the tensors of `group` off the host: until they are used, they show nothing."""
+    def passing(self, group: Group) -> Passing:
+        """How a hidden `group` passes through its ring, which is open."""
         each = self._seats_of(group)
         away = [self._placeholders.like(seat.master) for seat, _ in each]
-        for (seat, _), placeholder in zip(each, away, strict=True):
-            seat.bring(placeholder)
-        return Passing(group, arena, ring, each, away, self._module.get_submodule(group.head))
+        ring = self._rings[group.ring].ring
+        return Passing(group, self.pack(group), ring, each, away, self._heads[group.head])
 
-    def bring_tables(self) -> int:
-        """Put tables that modules keep as plain attributes on the card; their bytes."""
+    def bring_tables(self) -> None:
+        """Put tables that modules keep as plain attributes on the card."""
         masters = {identity(seat.master) for seat in self._seats.values()}
-        size = 0
         for held in list(walk(self._module)):
             plain = held.kind is Kind.ATTRIBUTE and not held.steps and not held.recomputed
             host = held.tensor.device.type == "cpu" and held.tensor.dim() > 0
             if plain and host and identity(held.tensor) not in masters:
                 vars(held.owner)[held.name] = held.tensor.to(self._card.device)
-                size += held.tensor.nbytes
-        return size
+                self.table_bytes += held.tensor.nbytes
 
-    def bind(self, passing: Iterable[Passing]) -> None:
-        """From here on calls find their weights."""
-        binding = Binding(self._module, self._card, self._compute, passing, self._seats)
+    def bind(self, begins: Callable[[], None]) -> Binding:
+        """From here on calls find their weights; `begins` may refuse each outermost one."""
+        binding = Binding(self._module, self._card, self._compute, (), self._seats, begins=begins)
+        self._stack.callback(binding.rebind, ())
         self._stack.callback(binding.close)
+        return binding
 
     def _seats_of(self, group: Group) -> list[tuple[Seat, int]]:
         """Each object once, with the index of its bytes."""
@@ -122,6 +277,13 @@ def plain_mode() -> Iterator[None]:
     """Whatever the caller's mode: what is made here is written to in every mode."""
     with torch.inference_mode(False), torch.no_grad():
         yield
+
+
+def _key(group: Group) -> _Key:
+    first: dict[int, int] = {}
+    for held, at in zip(group.held, group.places, strict=True):
+        first.setdefault(at, id(held.tensor))
+    return tuple(first.values())
 
 
 def _restore(seats: dict[int, Seat]) -> None:

@@ -2,47 +2,99 @@
 
 from __future__ import annotations
 
-import threading
-import weakref
-from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
 
 from torch import nn
 
 from tightfit.card.base import Card
-from tightfit.errors import UsageError
-from tightfit.place.streaming.arena import Arena
-from tightfit.place.streaming.binding import Passing
-from tightfit.place.streaming.groups import Group, groups_of
+from tightfit.place.streaming.arrangement import Arrangement, groups_for
+from tightfit.place.streaming.binding import Binding
+from tightfit.place.streaming.claims import claim
+from tightfit.place.streaming.groups import Group, Scan
 from tightfit.place.streaming.pinned import Pins
 from tightfit.place.streaming.placement import Placement, plain_mode
 from tightfit.place.streaming.ring import Copies, Ring
+from tightfit.place.streaming.strangers import refuse_strangers
+from tightfit.place.streaming.turn import between_calls
+from tightfit.place.streaming.watching import Replanned
 from tightfit.plan.streaming.residency import Residency
 from tightfit.weigh.blocks import Weights
 from tightfit.weigh.order import Order
 
-_sessions: weakref.WeakSet[nn.Module] = weakref.WeakSet()
-_guard = threading.Lock()
 
-
-@dataclass
 class Streaming:
-    """A module while it is streamed.
+    """A module while it is streamed."""
 
-    Attributes:
-        groups: its weights as they move.
-        resident_bytes: of what stays on the card, tables in plain attributes included.
-        rings: the first for most of the bytes; further ones for weights that are in use
-            meanwhile, such as tables that a block owns beside its layers.
-        pinned_bytes: of masters that the driver holds in place.
-    """
+    def __init__(self, arrangement: Arrangement, placement: Placement, binding: Binding) -> None:
+        self._arrangement = arrangement
+        self._placement = placement
+        self._binding = binding
 
-    groups: tuple[Group, ...]
-    resident_bytes: int = 0
-    rings: list[Ring] = field(default_factory=list)
-    pinned_bytes: int = 0
+    def change(self, residency: Residency, *, room: int | None = None) -> None:
+        """Move weights to where another residency says: between two calls, with the same bits.
+
+        Waits for calls of other threads. What goes is freed before anything is allocated, so no
+        more is on the card at any time than before or after; what it frees goes back to the
+        driver. What stays where it is is not touched, nothing is copied back, and each weight is
+        packed on the host once, unless the level changes.
+
+        Args:
+            residency: planned for the same weights, at either level.
+            room: what reserved may come to, as for `streamed`.
+
+        Raises `UsageError` in the middle of a call of this thread, and for a plan of another
+        module: then nothing has been moved. What the card raises when it is full: then all is as
+        it was before; where not even that fits any more (somebody else took memory), or after an
+        interrupt, nothing is on the card and calls raise `UsageError` until a change succeeds.
+        """
+        between_calls(
+            self._binding.running,
+            "`change`",
+            lambda: self._arrangement.change(residency, room=room),
+        )
+
+    @contextmanager
+    def asleep(self) -> Iterator[None]:
+        """While inside, calls are left alone: other tensors stand for the weights."""
+        self._binding.asleep = True
+        try:
+            yield
+        finally:
+            self._binding.asleep = False
+
+    @property
+    def residency(self) -> Residency:
+        """What is done now."""
+        found = self._arrangement.residency
+        assert found is not None
+        return found
+
+    @property
+    def groups(self) -> tuple[Group, ...]:
+        """Its weights as they move now."""
+        return self._arrangement.groups
+
+    @property
+    def replanned(self) -> tuple[Replanned, ...]:
+        """What was changed in the middle of placing, since more was reserved than foreseen."""
+        return self._arrangement.replanned
+
+    @property
+    def resident_bytes(self) -> int:
+        """Of what stays on the card, tables in plain attributes included."""
+        return self._placement.resident_bytes + self._placement.table_bytes
+
+    @property
+    def rings(self) -> list[Ring]:
+        """The first for most of the bytes; further ones for weights that are in use meanwhile,
+        such as tables that a block owns beside its layers."""
+        return self._placement.rings
+
+    @property
+    def pinned_bytes(self) -> int:
+        """Of masters that the driver holds in place."""
+        return self._placement.pinned_bytes
 
     @property
     def bytes(self) -> int:
@@ -56,8 +108,8 @@ class Streaming:
 
     @property
     def copies(self) -> Copies:
-        """Of all rings, so far."""
-        each = [ring.copies for ring in self.rings]
+        """Of all rings, so far; also of those that a change has closed."""
+        each = [*self._placement.past, *(ring.copies for ring in self.rings)]
         return Copies(
             count=sum(copies.count for copies in each),
             bytes=sum(copies.bytes for copies in each),
@@ -76,6 +128,7 @@ def streamed(
     order: Order | None = None,
     pins: Pins | None = None,
     compares: bool = False,
+    room: int | None = None,
 ) -> Iterator[Streaming]:
     """While inside, `module` computes on `card` with the weights where `residency` says.
 
@@ -93,51 +146,25 @@ def streamed(
         order: of one call; tells of weights that are used while their owner is not called.
         pins: which masters are held in place for the driver; None is none.
         compares: for finding faults: each copy is waited for and compared with its master.
+        room: what reserved may come to on the card, with all that this process holds there. While
+            weights are placed, it is compared with what is allocated; when it would pass the room,
+            what is not placed yet is planned again (see `Streaming.replanned`). None: not watched.
 
     Whatever happens inside, the module is whole afterwards and the card has its bytes back.
     Raises `UsageError` for what cannot be streamed, by its path, for a module that is streamed
-    already, and for inputs that require gradients; what the card raises where it is full.
+    already or has parts that are, or that somebody else moves, and for inputs that require
+    gradients; what the card raises where it is full; `MemoryShortage` where `room` is not enough.
     """
     with ExitStack() as stack:
-        _claim(module, stack)
-        if residency.ring.level == "rows":
-            raise UsageError("the plan streams slices of rows, which cannot be done yet.")
-        groups = groups_of(module, residency, weights, order=order)
-        session = Streaming(groups)
+        claim(module, stack)
+        refuse_strangers(module)
+        scan = Scan(module, order=order)
+        groups = groups_for(residency, scan, weights)
         with plain_mode():
-            _place(
-                Placement(module, card, stack), residency, session, pins or Pins.none(), compares
-            )
-        yield session
-
-
-def _claim(module: nn.Module, stack: ExitStack) -> None:
-    with _guard:
-        if module in _sessions:
-            raise UsageError(f"`{type(module).__name__}` is being streamed already.")
-        _sessions.add(module)
-    stack.callback(_sessions.discard, module)
-
-
-def _place(
-    placement: Placement, residency: Residency, session: Streaming, pins: Pins, compares: bool
-) -> None:
-    """Resident groups, masters, the planned ring, and one slot for each number in use beside it."""
-    placement.seat(session.groups)
-    rings: dict[int, dict[Group, Arena]] = defaultdict(dict)
-    for group in session.groups:
-        if group.stays:
-            session.resident_bytes += placement.stay(group)
-        else:
-            rings[group.ring][group] = placement.pack(group, pins)
-    session.pinned_bytes = pins.bytes
-    passing: list[Passing] = []
-    for number, arenas in sorted(rings.items()):
-        slots = 1 if number else residency.ring.slots
-        ring = placement.open_ring(list(arenas.values()), slots=slots, compares=compares)
-        session.rings.append(ring)
-        passing += [placement.pass_through(group, arena, ring) for group, arena in arenas.items()]
-    session.resident_bytes += placement.bring_tables()
-    placement.bind(passing)
-    for ring in session.rings:
-        ring.ahead()
+            placement = Placement(module, card, stack, pins or Pins.none())
+            placement.seat(scan.helds)
+            arrangement = Arrangement(placement, card, scan, weights, compares=compares)
+            binding = placement.bind(arrangement.check)
+            arrangement.begin(residency, groups, binding, room=room)
+            placement.bring_tables()
+        yield Streaming(arrangement, placement, binding)

@@ -1,0 +1,225 @@
+"""Where the groups of a module are, and how they come to be somewhere else between its calls."""
+
+from __future__ import annotations
+
+import traceback
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+
+import torch
+
+from tightfit.card.base import Card
+from tightfit.errors import UsageError
+from tightfit.place.streaming.binding import Binding
+from tightfit.place.streaming.groups import Group, Scan
+from tightfit.place.streaming.placement import Placement, plain_mode
+from tightfit.place.streaming.watching import Hold, Replanned, Watch
+from tightfit.plan.streaming.residency import Residency
+from tightfit.weigh.blocks import Weights
+
+_FAILED = (
+    "its weights are on their way, or a change of them failed: change to a residency that fits, "
+    "or unfit it."
+)
+
+
+class Arrangement:
+    """The groups of a module as a residency says, and then as another one.
+
+    Everything that goes is drained and freed before anything that comes is allocated.
+
+    Attributes:
+        residency: what is done now, which a watch may have changed from what was asked.
+        groups: as they move now.
+        replanned: what a watch changed, in order.
+    """
+
+    def __init__(
+        self, placement: Placement, card: Card, scan: Scan, weights: Weights, *, compares: bool
+    ) -> None:
+        """Nothing is moved yet."""
+        self._placement = placement
+        self._card = card
+        self._scan = scan
+        self._weights = weights
+        self._compares = compares
+        self._binding: Binding | None = None
+        self._is_whole = False
+        self._is_torn = False
+        self.residency: Residency | None = None
+        self.groups: tuple[Group, ...] = ()
+        self.replanned: tuple[Replanned, ...] = ()
+
+    def begin(
+        self,
+        residency: Residency,
+        groups: tuple[Group, ...],
+        binding: Binding,
+        *,
+        room: int | None,
+    ) -> None:
+        """The first time. What it raises leaves everything to the stack of the placement."""
+        self._binding = binding
+        self._arrange(residency, groups, room)
+
+    def change(self, residency: Residency, *, room: int | None) -> None:
+        """Another time, in a turn.
+
+        Where that fails, all is as it was before; if not even that fits any more, or after an
+        interrupt, nothing is on the card, and calls are refused until another change succeeds.
+        """
+        with plain_mode():
+            groups = self._groups(residency)
+            before = self.residency
+            self._card.sync()
+            try:
+                self._arrange(residency, groups, room)
+            except BaseException as error:
+                _forget_frames(error)
+                self._undo(before if isinstance(error, Exception) else None)
+                raise
+
+    def check(self) -> None:
+        """Raise `UsageError` while weights are not where they should be."""
+        if not self._is_whole:
+            raise UsageError(f"`{self._weights.name}` cannot be called now: {_FAILED}")
+
+    def _groups(self, residency: Residency) -> tuple[Group, ...]:
+        return groups_for(residency, self._scan, self._weights, self._placement.master)
+
+    def _arrange(self, residency: Residency, groups: tuple[Group, ...], room: int | None) -> None:
+        placement = self._placement
+        if self._is_torn:
+            self._clear()
+        self._is_whole, self._is_torn = False, True
+        self._free(residency, groups)
+        residency, groups = self._bring(residency, groups, room)
+        rings = _by_ring(groups)
+        for number, passing in rings.items():
+            slots = _slots(number, residency)
+            if not placement.fits_ring(number, passing, slots=slots):
+                placement.open_ring(number, passing, slots=slots, compares=self._compares)
+        assert self._binding is not None
+        self._binding.rebind(
+            [placement.passing(group) for passing in rings.values() for group in passing]
+        )
+        self.residency, self.groups = residency, groups
+        self._is_whole, self._is_torn = True, False
+        for ring in placement.rings:
+            ring.ahead()
+
+    def _free(self, residency: Residency, groups: Sequence[Group]) -> None:
+        """Let go what is not wanted any more, and give its memory back; pack what streams."""
+        placement = self._placement
+        keep = [
+            number
+            for number, passing in _by_ring(groups).items()
+            if placement.fits_ring(number, passing, slots=_slots(number, residency))
+        ]
+        freed = placement.close_rings(keep=keep)
+        freed += placement.drop_all_but(group for group in groups if group.stays)
+        if freed:
+            self._card.trim()
+        for group in groups:
+            if not group.stays:
+                placement.pack(group)
+                placement.hide(group)
+
+    def _bring(
+        self, residency: Residency, groups: tuple[Group, ...], room: int | None
+    ) -> tuple[Residency, tuple[Group, ...]]:
+        """Put on the card what stays; within `room`, as much of it as fits beside the rings."""
+        placement = self._placement
+        if room is None:
+            for group in groups:
+                if group.stays:
+                    placement.stay(group)
+            return residency, groups
+        watch, hold = Watch(self._card, room), Hold(self._card)
+        try:
+            hold.fit(self._slot_sizes(residency, groups))
+            while waiting := [g for g in groups if g.stays and not placement.is_resident(g)]:
+                sizes = {piece.name: piece for piece in residency.pieces}
+                pieces = [sizes[group.name] for group in waiting if group.name in sizes]
+                if not watch.has_room_for(sum(piece.bytes for piece in pieces)):
+                    found = watch.replan(residency, pieces)
+                    if found is not None:
+                        residency, told = found
+                        self.replanned += (told,)
+                        groups = self._groups(residency)
+                        self._free(residency, groups)
+                        hold.fit(self._slot_sizes(residency, groups))
+                        continue
+                placement.stay(waiting[0])
+                watch.placed(waiting[0].layout.bytes)
+        finally:
+            hold.release()
+        return residency, groups
+
+    def _slot_sizes(self, residency: Residency, groups: Iterable[Group]) -> list[int]:
+        """Of the rings that are still to be opened."""
+        sizes: list[int] = []
+        for number, passing in _by_ring(groups).items():
+            slots = _slots(number, residency)
+            if not self._placement.fits_ring(number, passing, slots=slots):
+                largest = max(group.layout.bytes for group in passing)
+                sizes += [largest] * min(slots, len(passing))
+        return sizes
+
+    def _undo(self, before: Residency | None) -> None:
+        """After a change that failed: as it was `before`, or else nothing on the card."""
+        if before is not None:
+            self._is_torn = False  # the books are right after an error, if not after an interrupt
+            try:
+                self._arrange(before, self._groups(before), None)
+                return
+            except Exception as error:
+                _forget_frames(error)
+        self._clear()
+
+    def _clear(self) -> None:
+        """Nothing is on the card, and every call is refused."""
+        assert self._binding is not None
+        self._is_whole, self._is_torn = False, True
+        self._placement.close_rings(keep=())
+        self._placement.drop_all_but(())
+        for group in self.groups:
+            self._placement.hide(group)
+        anchors = {anchor for group in self.groups for anchor in group.anchors}
+        self._binding.rebind((), watched=anchors)
+        self._card.trim()
+        self._is_torn = False
+
+
+def groups_for(
+    residency: Residency,
+    scan: Scan,
+    weights: Weights,
+    masters: Callable[[torch.Tensor], torch.Tensor] = lambda tensor: tensor,
+) -> tuple[Group, ...]:
+    """The groups of a residency. Raises `UsageError` for one that cannot be done."""
+    if residency.ring.level == "rows":
+        raise UsageError("the plan streams slices of rows, which cannot be done yet.")
+    return scan.groups(residency, weights, masters)
+
+
+def _by_ring(groups: Iterable[Group]) -> dict[int, list[Group]]:
+    """Those that stream, by the number of their ring."""
+    rings: dict[int, list[Group]] = defaultdict(list)
+    for group in groups:
+        if not group.stays:
+            rings[group.ring].append(group)
+    return dict(sorted(rings.items()))
+
+
+def _slots(number: int, residency: Residency) -> int:
+    """The planned ring has many, those beside it one each."""
+    return 1 if number else residency.ring.slots
+
+
+def _forget_frames(error: BaseException) -> None:
+    """What the frames that raised it held is free, however long the error is kept."""
+    each: BaseException | None = error
+    while each is not None:
+        traceback.clear_frames(each.__traceback__)
+        each = each.__context__
