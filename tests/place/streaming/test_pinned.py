@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from mmap import PAGESIZE
+
 import pytest
 import torch
 
-from tightfit.place.streaming.arena import Arena, Layout
+from tightfit.place.streaming.arena import Arena
+from tightfit.place.streaming.layout import Layout
+from tightfit.place.streaming.memory import mapping
 from tightfit.place.streaming.pinned import Pins
+from tightfit.units import MIB
 
 
 class Driver:
@@ -31,22 +36,46 @@ class Driver:
 def test_the_budget_bounds_what_is_held() -> None:
     """What does not fit is refused without asking; a smaller one after it may fit."""
     driver = Driver()
-    pins = Pins(1000, register=driver.register, unregister=driver.unregister)
-    buffers = [torch.zeros(size, dtype=torch.uint8) for size in (600, 500, 400, 1)]
+    pins = Pins(10 * PAGESIZE, register=driver.register, unregister=driver.unregister)
+    buffers = [mapping(size * PAGESIZE) for size in (6, 5, 4, 1)]
     assert [pins.hold(buffer) for buffer in buffers] == [True, False, True, False]
-    assert (pins.bytes, pins.refused, driver.asked) == (1000, 2, 2)
+    assert (pins.bytes, pins.refused, driver.asked) == (10 * PAGESIZE, 2, 2)
+    assert pins.refused_bytes == 6 * PAGESIZE
     pins.release(buffers[0])
-    assert pins.bytes == 400
-    assert list(driver.held.values()) == [400]
+    assert pins.bytes == 4 * PAGESIZE
+    assert list(driver.held.values()) == [4 * PAGESIZE]
+
+
+def test_whole_pages_are_held() -> None:
+    """What was asked for and what it takes are both known; the budget bounds what it takes."""
+    driver = Driver()
+    pins = Pins(3 * PAGESIZE, register=driver.register, unregister=driver.unregister)
+    buffers = [mapping(size) for size in (1, PAGESIZE + 1, 1)]
+    assert [pins.hold(buffer) for buffer in buffers] == [True, True, False]
+    assert (pins.asked, pins.bytes) == (PAGESIZE + 2, 3 * PAGESIZE)
+    for buffer in buffers[:2]:
+        pins.release(buffer)
+    assert (pins.asked, pins.bytes, driver.held) == (0, 0, {})
+
+
+def test_a09_buffers_are_held_in_their_own_size() -> None:
+    """33 MiB and 20 of 5 under 120: all of the first and 17 more, where powers of two fit 8."""
+    driver = Driver()
+    pins = Pins(120 * MIB, register=driver.register, unregister=driver.unregister)
+    buffers = [mapping(size * MIB) for size in (33, *[5] * 20)]
+    held = [pins.hold(buffer) for buffer in buffers]
+    assert held.count(True) == 18
+    assert pins.bytes == pins.asked == sum(driver.held.values()) == 118 * MIB <= pins.budget
+    assert pins.refused_bytes == 15 * MIB
 
 
 def test_a_refusal_of_the_driver_is_no_error() -> None:
     """The third of five: the others are held."""
     driver = Driver(refuses=(3,))
     pins = Pins(10**6, register=driver.register, unregister=driver.unregister)
-    held = [pins.hold(torch.zeros(10, dtype=torch.uint8)) for _ in range(5)]
+    held = [pins.hold(mapping(10)) for _ in range(5)]
     assert held == [True, True, False, True, True]
-    assert (pins.bytes, pins.refused) == (40, 1)
+    assert (pins.asked, pins.bytes, pins.refused) == (40, 4 * PAGESIZE, 1)
 
 
 def test_without_a_driver_nothing_is_held() -> None:

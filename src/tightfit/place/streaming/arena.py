@@ -1,89 +1,52 @@
-"""Host masters: the weights that move as one, side by side in one buffer of our own."""
+"""Masters in memory: the weights that move as one, side by side in one buffer of our own."""
 
 from __future__ import annotations
 
-import mmap
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 import torch
 
-ALIGNMENT = 256
-"""Bytes that each tensor starts at a multiple of, as it does when an allocator gives it."""
+from tightfit.card.lanes import Lane
+from tightfit.place.streaming.layout import ALIGNMENT, Layout, Place
+from tightfit.place.streaming.master import Master
+from tightfit.place.streaming.memory import mapping
+from tightfit.place.streaming.stage import Stage
+
+__all__ = ["ALIGNMENT", "Arena", "Layout", "Place"]
 
 
-@dataclass(frozen=True)
-class Place:
-    """Where one tensor lies within a buffer.
-
-    Attributes:
-        start: its first byte.
-        bytes: how many it has.
-        shape, stride: in elements; dense, in the order of the original's dimensions in memory.
-        dtype: of its elements.
-    """
-
-    start: int
-    bytes: int
-    shape: tuple[int, ...]
-    stride: tuple[int, ...]
-    dtype: torch.dtype
-
-    def view(self, buffer: torch.Tensor) -> torch.Tensor:
-        """The tensor, in a buffer of bytes on any device."""
-        flat = buffer[self.start : self.start + self.bytes].view(self.dtype)
-        return flat.as_strided(self.shape, self.stride)
-
-
-@dataclass(frozen=True)
-class Layout:
-    """Several tensors in one buffer, each at a multiple of `ALIGNMENT`.
-
-    Attributes:
-        places: in the order of the tensors.
-        bytes: what the buffer has to have.
-    """
-
-    places: tuple[Place, ...]
-    bytes: int
-
-    @classmethod
-    def of(cls, tensors: Iterable[torch.Tensor]) -> Layout:
-        """For plain tensors; what has gaps or repeats in memory is laid out without."""
-        places: list[Place] = []
-        end = 0
-        for tensor in tensors:
-            start = -(-end // ALIGNMENT) * ALIGNMENT
-            stride = torch.empty_like(tensor, device="meta", requires_grad=False).stride()
-            places.append(Place(start, tensor.nbytes, tuple(tensor.shape), stride, tensor.dtype))
-            end = start + tensor.nbytes
-        return cls(tuple(places), end)
-
-    def views(self, buffer: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        """All tensors, in a buffer of `bytes` or more on any device."""
-        return tuple(place.view(buffer) for place in self.places)
-
-
-class Arena:
+class Arena(Master):
     """The master of weights that move as one.
 
     Attributes:
         layout: where each tensor lies.
-        buffer: all bytes, an anonymous mapping that goes when the last view of it is gone.
-        views: the tensors in it.
+        views: the tensors in the buffer.
+        pinned: the driver holds the buffer in place.
+        at_once: a copy from it keeps nobody waiting: it is pinned, or the card does not mind.
     """
 
     def __init__(self, layout: Layout, tensors: Sequence[torch.Tensor]) -> None:
         """Take copies of `tensors`, for which `layout` was made."""
         self.layout = layout
-        self.buffer = _mapping(layout.bytes)
-        self.views = layout.views(self.buffer)
+        self.whole = self._buffer = mapping(layout.bytes)
+        self.views = layout.views(self._buffer)
+        self.pinned = False
+        self.at_once = True
         for view, tensor in zip(self.views, tensors, strict=True):
             view.copy_(tensor)
 
+    @property
+    def buffer(self) -> torch.Tensor:
+        """All bytes, an anonymous mapping that goes when the last view of it is gone."""
+        return self._buffer
 
-def _mapping(size: int) -> torch.Tensor:
-    """Bytes of host memory that belong to no allocator; pages are taken when they are written."""
-    if size == 0:
-        return torch.empty(0, dtype=torch.uint8)
-    return torch.frombuffer(mmap.mmap(-1, size), dtype=torch.uint8, count=size)
+    def send(self, lane: Lane, target: torch.Tensor) -> None:
+        """From where they lie; a stage copies for others what would keep them waiting."""
+        if self.at_once or not isinstance(lane, Stage):
+            lane.copy(target, self._buffer)
+        else:
+            lane.pour(target, self)
+
+    def fill(self, target: torch.Tensor, start: int) -> None:
+        """From memory."""
+        target.copy_(self._buffer[start : start + target.nbytes])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import mmap
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,8 +18,10 @@ class Pins:
 
     Attributes:
         budget: bytes that may be held.
-        bytes: that are held.
+        asked: bytes of the buffers that are held.
+        bytes: what those that are held really take: whole pages.
         refused: buffers that were not, for want of budget or by the driver's word.
+        refused_bytes: of them.
     """
 
     def __init__(
@@ -30,8 +33,10 @@ class Pins:
     ) -> None:
         """`register` is given an address and a size, and `unregister` the address."""
         self.budget = budget
+        self.asked = 0
         self.bytes = 0
         self.refused = 0
+        self.refused_bytes = 0
         self._register = register
         self._unregister = unregister
 
@@ -65,17 +70,32 @@ class Pins:
         """Hold `buffer` in place, from its first to its last byte; whether that was done."""
         if buffer.nbytes == 0:
             return False
-        fits = self.bytes + buffer.nbytes <= self.budget
+        takes = _pages(buffer)
+        fits = self.bytes + takes <= self.budget
         if fits and self._register(buffer.data_ptr(), buffer.nbytes):
-            self.bytes += buffer.nbytes
+            self.asked += buffer.nbytes
+            self.bytes += takes
             return True
         self.refused += 1
+        self.refused_bytes += buffer.nbytes
         return False
 
     def release(self, buffer: torch.Tensor) -> None:
         """Let a held buffer go; nothing may be copied from it any more."""
         self._unregister(buffer.data_ptr())
-        self.bytes -= buffer.nbytes
+        self.asked -= buffer.nbytes
+        self.bytes -= _pages(buffer)
+
+
+def pages(size: int) -> int:
+    """What `size` bytes take that start with a page."""
+    return -(-size // mmap.PAGESIZE) * mmap.PAGESIZE
+
+
+def _pages(buffer: torch.Tensor) -> int:
+    """The driver holds every page that a byte of `buffer` lies in."""
+    start = buffer.data_ptr() % mmap.PAGESIZE
+    return pages(start + buffer.nbytes)
 
 
 def _runtime() -> ctypes.CDLL | None:

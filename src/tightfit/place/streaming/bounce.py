@@ -1,0 +1,93 @@
+"""A few buffers that what cannot be copied to a card directly passes through on the host."""
+
+from __future__ import annotations
+
+import mmap
+from dataclasses import dataclass
+
+import torch
+
+from tightfit.card.lanes import Lane, Mark
+from tightfit.place.streaming.master import Source
+from tightfit.place.streaming.memory import mapping
+from tightfit.place.streaming.pinned import Pins, pages
+from tightfit.units import MIB
+
+COUNT = 4
+"""One is filled and one is copied from; the others take up that neither is steady."""
+MOST_BYTES = 16 * MIB
+"""Of one: copies of this size reach the speed of the link."""
+_SHARE = 4
+
+
+@dataclass
+class _Buffer:
+    """Memory, and the mark that is passed when nothing is copied from it any more."""
+
+    memory: torch.Tensor
+    free: Mark | None = None
+
+
+class Bounce:
+    """Buffers of one size, filled and copied from in turn. There are none until it is opened.
+
+    Attributes:
+        held: all of them are held in place; else whoever copies from one has to wait.
+    """
+
+    def __init__(self, pins: Pins) -> None:
+        """`pins` are asked to hold the buffers, all or none."""
+        self.held = False
+        self._pins = pins
+        self._buffers: list[_Buffer] = []
+        self._turn = 0
+
+    @property
+    def bytes(self) -> int:
+        """Of all buffers."""
+        return sum(each.memory.nbytes for each in self._buffers)
+
+    def open(self, size: int) -> None:
+        """`COUNT` buffers of `size` bytes each; harmless when repeated."""
+        if self._buffers:
+            return
+        self._buffers = [_Buffer(mapping(size)) for _ in range(COUNT)]
+        held = [each.memory for each in self._buffers if self._pins.hold(each.memory)]
+        self.held = len(held) == COUNT
+        for memory in () if self.held else held:
+            self._pins.release(memory)
+
+    def pour(self, lane: Lane, target: torch.Tensor, source: Source, start: int) -> int:
+        """Queue a copy of the bytes of `source` from `start` on; where the next one starts.
+
+        Waits until the buffer whose turn it is may be filled anew.
+        """
+        each = self._buffers[self._turn]
+        self._turn = (self._turn + 1) % COUNT
+        if each.free is not None:
+            each.free.drain()
+        end = min(target.nbytes, start + each.memory.nbytes)
+        part = each.memory[: end - start]
+        source.fill(part, start)
+        try:
+            lane.copy(target[start:end], part)
+        finally:
+            each.free = lane.mark(again=each.free)
+        return end
+
+    def close(self) -> None:
+        """Let the memory go; what was copied from it has to have arrived."""
+        if self.held:
+            self.held = False
+            for each in self._buffers:
+                self._pins.release(each.memory)
+        self._buffers.clear()
+
+
+def buffer_size(budget: int, largest: int) -> int:
+    """Bytes of one buffer, where `budget` may be pinned and masters have up to `largest` bytes.
+
+    All together take a quarter of the budget at most; what is too little for that is not pinned.
+    """
+    most = min(MOST_BYTES, pages(max(1, largest)))
+    return min(most, budget // (_SHARE * COUNT)) // mmap.PAGESIZE * mmap.PAGESIZE or most

@@ -1,0 +1,51 @@
+"""Where streamed weights are read from: in memory of our own, or in the files they came from."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+import torch
+
+from tightfit.card.lanes import Lane
+from tightfit.place.streaming.layout import Layout
+
+
+class Source(ABC):
+    """Bytes on the host that can be read in any pieces.
+
+    Attributes:
+        whole: all of them side by side in memory, if that is how they lie.
+    """
+
+    whole: torch.Tensor | None = None
+
+    @abstractmethod
+    def fill(self, target: torch.Tensor, start: int) -> None:
+        """Write as many bytes from `start` on into `target`, bytes on the host, as it has room for.
+
+        Raises `InputError` where they are in a file that is not what it was.
+        """
+
+
+class Master(Source):
+    """The true values of weights that move as one; nothing is ever copied back to them.
+
+    Attributes:
+        layout: where each tensor lies in a slot.
+        views: the tensors on the host.
+    """
+
+    layout: Layout
+    views: tuple[torch.Tensor, ...]
+
+    @property
+    @abstractmethod
+    def buffer(self) -> torch.Tensor:
+        """All bytes as they lie in a slot, on the host."""
+
+    @abstractmethod
+    def send(self, lane: Lane, target: torch.Tensor) -> None:
+        """Queue the copy of all bytes to `target`, on the card.
+
+        The host goes on at once, unless the lane has nobody else to read or copy for it.
+        """

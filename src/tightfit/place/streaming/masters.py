@@ -1,0 +1,192 @@
+"""Who decides where masters are: pinned, in memory, or in their files."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from tightfit.card.base import Card
+from tightfit.card.host_memory import read_host_memory
+from tightfit.errors import MemoryShortage
+from tightfit.place.lanes import compute_of, open_lane
+from tightfit.place.streaming.arena import Arena
+from tightfit.place.streaming.bounce import COUNT, Bounce, buffer_size
+from tightfit.place.streaming.evenly import evenly
+from tightfit.place.streaming.filed import Filed
+from tightfit.place.streaming.files import Files, Stretch
+from tightfit.place.streaming.host_budget import host_room
+from tightfit.place.streaming.layout import Layout, Place
+from tightfit.place.streaming.master import Master
+from tightfit.place.streaming.pinned import Pins, pages
+from tightfit.place.streaming.stage import Stage, StagedQueue
+from tightfit.units import format_bytes
+
+
+@dataclass(frozen=True, eq=False)
+class Wish:
+    """Tensors on the host that are to move as one.
+
+    Attributes:
+        layout: of them.
+        tensors: in its order.
+    """
+
+    layout: Layout
+    tensors: tuple[torch.Tensor, ...]
+
+    @property
+    def key(self) -> tuple[tuple[int, int], ...]:
+        """Where they lie."""
+        return tuple((tensor.data_ptr(), tensor.nbytes) for tensor in self.tensors)
+
+
+class Masters:
+    """The host's side of one session: memory for masters within a room, pins within a budget.
+
+    Attributes:
+        lane, compute: the queues of the card, to be used together. Where a copy would keep its
+            caller waiting, a worker of the lane makes it.
+        pins: what holds masters in place.
+        arena_bytes: of masters that were packed.
+        filed_bytes: of masters that are read from files for each use.
+    """
+
+    def __init__(self, card: Card, *, pins: Pins | None = None, room: int | None = None) -> None:
+        """`room` is how many bytes masters may newly take; None is what the host has to give.
+
+        Without `pins` nothing is held in place.
+        """
+        self.pins = Pins.none() if pins is None else pins
+        self._bounce = Bounce(self.pins)
+        self.lane = Stage(open_lane(card), self._bounce)
+        self.compute = StagedQueue(compute_of(card))
+        self.arena_bytes = 0
+        self.filed_bytes = 0
+        self._waits = card.kind == "cuda" or (card.kind != "cpu" and pins is not None)
+        self._room = room
+        self._taken = 0
+        self._files = Files()
+        self._filed: set[object] = set()
+        self._unpinned: set[object] = set()
+
+    def plan(self, wishes: Sequence[Wish]) -> None:
+        """Choose which of `wishes`, in the order in which they stream, are filed and pinned.
+
+        For those that are not taken yet. Where memory or pins are short, those that have them are
+        spread evenly, since the others are slower.
+        """
+        if not wishes:
+            return
+        memory = read_host_memory()
+        if self._room is None:
+            self._room = host_room(memory)
+        budget = self.pins.budget - self.pins.bytes
+        sizes = [wish.layout.bytes for wish in wishes]
+        size = buffer_size(budget, max(sizes))
+        inside = self._choose_filed(wishes, reserve=COUNT * size + max(sizes))
+        taken = sum(sizes[at] for at in inside)
+        self._files.spares = sum(sizes) - taken > memory.available - taken
+        self._filed |= {wish.key for at, wish in enumerate(wishes) if at not in inside}
+        row = sorted(inside)
+        takes = [pages(sizes[at]) for at in row]
+        if len(row) < len(wishes) or (self._waits and sum(takes) > budget):
+            self._bounce.open(size)
+            budget = self.pins.budget - self.pins.bytes
+        pinned = {row[at] for at in evenly(takes, budget)}
+        self._unpinned |= {wishes[at].key for at in row if at not in pinned}
+
+    def take(self, wish: Wish) -> Master:
+        """The master of `wish`, whose own tensors may go unless they are among its views.
+
+        Raises `MemoryShortage` where there is no room for what cannot be read where it lies.
+        """
+        if self._room is None:
+            self.plan([wish])
+        new = self._new_bytes(wish)
+        if wish.key in self._filed or wish.layout.bytes > self._left:
+            return self._file(wish)
+        arena = Arena(wish.layout, wish.tensors)
+        arena.at_once = not self._waits
+        self._taken += new
+        self.arena_bytes += wish.layout.bytes
+        if wish.key not in self._unpinned:
+            self.pin(arena)
+        if not arena.at_once:
+            self._bounce.open(buffer_size(self.pins.budget - self.pins.bytes, wish.layout.bytes))
+        return arena
+
+    def pin(self, master: Master) -> bool:
+        """Hold `master` in place, if that is asked for, allowed and of use; whether it is held."""
+        if isinstance(master, Arena) and not master.pinned:
+            master.pinned = self.pins.hold(master.buffer)
+            master.at_once = master.pinned or not self._waits
+        return isinstance(master, Arena) and master.pinned
+
+    def release(self, master: Master) -> None:
+        """Hold it no longer; nothing may be under way from it. Harmless when repeated."""
+        if isinstance(master, Arena) and master.pinned:
+            master.pinned = False
+            master.at_once = not self._waits
+            self.pins.release(master.buffer)
+
+    def stop(self) -> None:
+        """End the worker; what was not begun is dropped. Harmless when repeated."""
+        self.lane.close()
+
+    def close(self) -> None:
+        """Let buffers and files go, after `stop`, when all copies have arrived."""
+        self.lane.close()
+        self._bounce.close()
+        self._files.close()
+
+    @property
+    def _left(self) -> int:
+        assert self._room is not None
+        return self._room - self._taken
+
+    def _choose_filed(self, wishes: Sequence[Wish], *, reserve: int) -> set[int]:
+        """Indices of those that are packed: what is in memory already takes no more than it has."""
+        if sum(wish.layout.bytes for wish in wishes) + reserve <= self._left:
+            return set(range(len(wishes)))
+        return evenly([self._new_bytes(wish) for wish in wishes], self._left - reserve)
+
+    def _new_bytes(self, wish: Wish) -> int:
+        """What `wish` takes when it is packed, and does not take yet."""
+        return sum(each.nbytes for each in wish.tensors if self._files.is_mapped(each))
+
+    def _file(self, wish: Wish) -> Filed:
+        tensors: list[torch.Tensor] = []
+        stretches: list[Stretch | None] = []
+        for tensor, place in zip(wish.tensors, wish.layout.places, strict=True):
+            whole = _lies_as(tensor, place)
+            stretches.append(self._files.find(tensor) if whole else None)
+            tensors.append(tensor if whole else self._without_gaps(tensor, place))
+        master = Filed(wish.layout, tensors, stretches)
+        self.filed_bytes += master.filed_bytes
+        self._bounce.open(
+            buffer_size(self.pins.budget - self.pins.bytes, max(1, wish.layout.bytes))
+        )
+        return master
+
+    def _without_gaps(self, tensor: torch.Tensor, place: Place) -> torch.Tensor:
+        if place.bytes > self._left:
+            raise MemoryShortage(
+                f"Not enough host memory for a copy of weights {tuple(tensor.shape)} without gaps.",
+                figures=f"Needs {format_bytes(place.bytes)}; {format_bytes(max(0, self._left))} "
+                f"is left of {format_bytes(self._room or 0)} for masters.",
+                tried=("read them where they lie",),
+                advice="more host memory, or load them contiguous",
+            )
+        self._taken += place.bytes
+        copy = torch.empty_strided(place.shape, place.stride, dtype=place.dtype)
+        return copy.copy_(tensor)
+
+
+def _lies_as(tensor: torch.Tensor, place: Place) -> bool:
+    """Whether the bytes of `tensor` lie in memory as they would in a slot."""
+    return all(
+        size == 1 or step == wanted
+        for size, step, wanted in zip(tensor.shape, tensor.stride(), place.stride, strict=True)
+    )

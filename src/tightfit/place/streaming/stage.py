@@ -1,0 +1,225 @@
+"""A lane whose slow copies are made by a worker: from memory that is not pinned, and from files."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections import deque
+from collections.abc import Callable
+
+import torch
+
+from tightfit.card.lanes import Lane, Mark, Queue
+from tightfit.errors import JobFailed
+from tightfit.place.streaming.bounce import Bounce
+from tightfit.place.streaming.master import Source
+
+Job = Callable[[], None]
+_NAME = "tightfit copies"
+_ENDED = "weights were asked for when the session that copies them had ended."
+
+
+class StagedMark(Mark):
+    """A point in a stage, that the worker may not have come to yet.
+
+    Attributes:
+        number: of how many jobs have to be done before `real` is set.
+        real: the point in the lane beneath.
+        failed: what was raised by the copies before it, until somebody was told.
+    """
+
+    __slots__ = ("_stage", "failed", "number", "real")
+
+    def __init__(self, stage: Stage) -> None:
+        self._stage = stage
+        self.number = 0
+        self.real: Mark | None = None
+        self.failed: BaseException | None = None
+
+    def reached(self) -> Mark:
+        """The point in the lane; the host waits until the worker has come to it, not longer.
+
+        Raises what went wrong with the copies before it. Whoever comes next has them made again.
+        """
+        self._stage.come_to(self)
+        if self.failed is not None:
+            raise self._told()
+        assert self.real is not None
+        return self.real
+
+    def drain(self) -> None:
+        """The host waits for the worker, then for the copies."""
+        self.reached().drain()
+
+    def _told(self) -> BaseException:
+        """No frame holds the error that it raises: what others in there hold would live with it."""
+        error, self.failed = self.failed, None
+        assert error is not None
+        return error
+
+
+class StagedQueue(Queue):
+    """A compute queue that understands the marks of a stage."""
+
+    def __init__(self, queue: Queue) -> None:
+        self._queue = queue
+
+    def mark(self, *, again: Mark | None = None) -> Mark:
+        """As beneath."""
+        return self._queue.mark(again=again)
+
+    def wait(self, mark: Mark) -> None:
+        """The host waits only for what its worker has not queued yet."""
+        self._queue.wait(mark.reached() if isinstance(mark, StagedMark) else mark)
+
+
+class Stage(Lane):
+    """A lane over another one, with a thread that carries out what would keep its caller waiting.
+
+    All is done in the order it was queued. While the worker has nothing to do, what takes no time
+    goes straight to the lane beneath; the thread starts with the first `pour`. One thread at a
+    time queues; any may wait for marks, and another lane or queue through `StagedQueue` only.
+
+    What fails is told by the mark that follows it, to who waits for that mark, and made again for
+    who waits for it next.
+    """
+
+    def __init__(self, lane: Lane, bounce: Bounce) -> None:
+        """What is poured passes through `bounce`, except what lies in memory if that is no help."""
+        self._bounce = bounce
+        self._lane = lane
+        self._jobs: deque[Job] = deque()
+        self._done = 0
+        self._failed: list[tuple[BaseException, Job]] = []
+        self._to_repeat: weakref.WeakKeyDictionary[StagedMark, list[Job]]
+        self._to_repeat = weakref.WeakKeyDictionary()
+        self._changed = threading.Condition()
+        self._closing = False
+        self._worker: threading.Thread | None = None
+
+    def pour(self, target: torch.Tensor, source: Source) -> None:
+        """Queue a copy of all of `source` to `target`, bytes on the card, part by part."""
+        self._put(lambda: self._pour(target, source))
+
+    def copy(self, target: torch.Tensor, source: torch.Tensor) -> None:
+        """From memory that is pinned."""
+        if self._jobs:
+            self._put(lambda: self._lane.copy(target, source))
+        else:
+            self._lane.copy(target, source)
+
+    def wait(self, mark: Mark) -> None:
+        """What is queued from now on starts after `mark`, one of another queue."""
+        if self._jobs:
+            self._put(lambda: self._lane.wait(mark))
+        else:
+            self._lane.wait(mark)
+
+    def mark(self, *, again: Mark | None = None) -> Mark:
+        """The point after all that was queued so far."""
+        mark = again if isinstance(again, StagedMark) else StagedMark(self)
+        if self._jobs or self._closing:
+            self._put(lambda: self._set(mark), mark)
+        else:
+            self._set(mark)
+        return mark
+
+    def drain(self) -> None:
+        """The host waits until all copies are done, those that failed apart."""
+        with self._changed:
+            self._await(self._done + len(self._jobs))
+        self._lane.drain()
+
+    def close(self) -> None:
+        """Drop what was not begun, and end the thread; what was queued beneath goes on."""
+        with self._changed:
+            self._closing = True
+            self._changed.notify_all()
+        interrupt: BaseException | None = None
+        while self._worker is not None and self._worker.is_alive():
+            try:
+                self._worker.join()
+            except BaseException as error:  # memory it works on is freed next: it has to be gone
+                interrupt = error
+        self._worker = None
+        self._to_repeat.clear()
+        if interrupt is not None:
+            raise interrupt
+
+    def come_to(self, mark: StagedMark) -> None:
+        """Wait until the worker has set `mark`. Raises `JobFailed` if the stage closes before.
+
+        What failed before it is queued again if somebody has been told. An interrupt at any point
+        leaves that to the next one who waits.
+        """
+        with self._changed:
+            self._await(mark.number)
+            again = self._to_repeat.get(mark)
+            if again is not None and mark.failed is None:
+                self._jobs.extend(again)
+                self._append(lambda: self._set(mark), mark)
+                self._await(mark.number)
+
+    # Queueing
+
+    def _put(self, job: Job, mark: StagedMark | None = None) -> None:
+        if self._closing:
+            raise JobFailed(_ENDED)
+        with self._changed:
+            if self._worker is None:
+                self._worker = threading.Thread(target=self._work, name=_NAME, daemon=True)
+                self._worker.start()
+            self._append(job, mark)
+
+    def _append(self, job: Job, mark: StagedMark | None) -> None:
+        self._jobs.append(job)
+        if mark is not None:
+            mark.number = self._done + len(self._jobs)
+        self._changed.notify_all()
+
+    def _await(self, number: int) -> None:
+        self._changed.wait_for(lambda: self._done >= number or self._closing)
+        if self._done < number:
+            raise JobFailed(_ENDED)
+
+    # In the worker
+
+    def _work(self) -> None:
+        with torch.no_grad():
+            while True:
+                with self._changed:
+                    self._changed.wait_for(lambda: self._jobs or self._closing)
+                    if self._closing:
+                        self._jobs.clear()
+                        self._failed.clear()
+                        return
+                try:
+                    self._jobs[0]()
+                except BaseException as error:
+                    self._failed.append((error.with_traceback(None), self._jobs[0]))
+                with self._changed:
+                    self._jobs.popleft()
+                    self._done += 1
+                    self._changed.notify_all()
+
+    def _pour(self, target: torch.Tensor, source: Source) -> None:
+        whole = None if self._bounce.held else source.whole
+        if whole is not None:
+            self._lane.copy(target, whole)
+            return
+        start = 0
+        while start < target.nbytes and not self._closing:
+            start = self._bounce.pour(self._lane, target, source, start)
+
+    def _set(self, mark: StagedMark) -> None:
+        failed, self._failed = self._failed, []
+        try:
+            mark.real = self._lane.mark(again=mark.real)
+        except BaseException as error:
+            failed.append((error.with_traceback(None), lambda: None))
+        with self._changed:
+            mark.failed = failed[0][0] if failed else None
+            if failed:
+                self._to_repeat[mark] = [job for _, job in failed]
+            else:
+                self._to_repeat.pop(mark, None)
