@@ -195,7 +195,7 @@ class Ring:
         size = arena.layout.bytes
         self._lane.wait(slot.free)
         if size:
-            self._lane.copy(slot.parts[size], arena.buffer)
+            arena.send(self._lane, slot.parts[size])
         slot.ready = self._lane.mark(again=slot.ready)
         slot.holds = arena
         self.copies.count += 1
