@@ -5,9 +5,33 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from tightfit.api import Frames, Plan, Result, Watching, decode, encode, make_plan
+    from tightfit.api import (
+        Frames,
+        Plan,
+        Result,
+        Watching,
+        decode,
+        encode,
+        fit,
+        fitted,
+        make_plan,
+        placed,
+        unfit,
+    )
 
-__all__ = ["Frames", "Plan", "Result", "Watching", "decode", "encode", "make_plan"]
+__all__ = [
+    "Frames",
+    "Plan",
+    "Result",
+    "Watching",
+    "decode",
+    "encode",
+    "fit",
+    "fitted",
+    "make_plan",
+    "placed",
+    "unfit",
+]
 __version__ = "0.1.0"
 
 

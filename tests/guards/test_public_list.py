@@ -6,7 +6,19 @@ import pytest
 
 import tightfit
 
-PUBLIC = ["Frames", "Plan", "Result", "Watching", "decode", "encode", "make_plan"]
+PUBLIC = [
+    "Frames",
+    "Plan",
+    "Result",
+    "Watching",
+    "decode",
+    "encode",
+    "fit",
+    "fitted",
+    "make_plan",
+    "placed",
+    "unfit",
+]
 
 
 def test_the_public_list_is_what_it_is() -> None:

@@ -4,12 +4,25 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from tightfit.api.coding import decode, encode
+    from tightfit.api.fitting import fit, fitted, placed, unfit
     from tightfit.api.planning import make_plan
     from tightfit.api.result import Frames, Result
     from tightfit.api.work import Watching
     from tightfit.plan.plan import Plan
 
-__all__ = ["Frames", "Plan", "Result", "Watching", "decode", "encode", "make_plan"]
+__all__ = [
+    "Frames",
+    "Plan",
+    "Result",
+    "Watching",
+    "decode",
+    "encode",
+    "fit",
+    "fitted",
+    "make_plan",
+    "placed",
+    "unfit",
+]
 
 _HOMES = {
     "Frames": "api.result",
@@ -18,7 +31,11 @@ _HOMES = {
     "Watching": "api.work",
     "decode": "api.coding",
     "encode": "api.coding",
+    "fit": "api.fitting",
+    "fitted": "api.fitting",
     "make_plan": "api.planning",
+    "placed": "api.fitting",
+    "unfit": "api.fitting",
 }
 
 

@@ -74,14 +74,14 @@ class CudaCard(Card):
         free, total = torch.cuda.mem_get_info(self.index)
         stats = torch.cuda.memory_stats(self.index)
         bounded = self._in_bounded_pools()
-        reserved = torch.cuda.memory_reserved(self.index) + bounded.reserved
+        # One look at the statistics: each of PyTorch's own functions would make them anew.
         return reading_of(
             free=free,
             total=total,
-            allocated=torch.cuda.memory_allocated(self.index) + bounded.allocated,
-            reserved=reserved,
-            peak_allocated=torch.cuda.max_memory_allocated(self.index) + bounded.peak_allocated,
-            peak_reserved=torch.cuda.max_memory_reserved(self.index) + bounded.peak_reserved,
+            allocated=stats.get("allocated_bytes.all.current", 0) + bounded.allocated,
+            reserved=stats.get("reserved_bytes.all.current", 0) + bounded.reserved,
+            peak_allocated=stats.get("allocated_bytes.all.peak", 0) + bounded.peak_allocated,
+            peak_reserved=stats.get("reserved_bytes.all.peak", 0) + bounded.peak_reserved,
             context=self._context,
             refusals=None if self.allocator == "async" else stats.get("num_ooms", 0),
             retries=stats.get("num_alloc_retries", 0),

@@ -1,0 +1,212 @@
+"""`fit` and `unfit`: a module that is larger than its card, used as if it were not."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from typing import Any
+
+from torch import nn
+
+from tightfit.card import Card, open_card
+from tightfit.card.host_memory import read_host_memory
+from tightfit.card.outlook import look
+from tightfit.errors import UsageError
+from tightfit.place.link import measure_link
+from tightfit.place.streaming.pinned import Pins
+from tightfit.plan.budget import Budget, BudgetWish
+from tightfit.plan.figure import Rate
+from tightfit.plan.plan import Plan
+from tightfit.plan.streaming.residency import MODES, Mode
+from tightfit.plan.supply import Supply
+from tightfit.run.fitting.entries import METHODS
+from tightfit.run.fitting.fitted import Fitted
+from tightfit.run.fitting.need import Call
+from tightfit.run.planning.supplies import supply_of
+
+_known: weakref.WeakKeyDictionary[nn.Module, Fitted] = weakref.WeakKeyDictionary()
+_guard = threading.Lock()
+
+
+def fit(
+    module: nn.Module,
+    *,
+    vram: str | int | None = None,
+    card: str | Card | None = None,
+    reserve: str | int | None = None,
+    mode: str = "auto",
+    example: Mapping[str, Any] | Sequence[Any] | None = None,
+    method: str = "forward",
+) -> nn.Module:
+    """Let `module` run on a card that is smaller than it, with the numbers it would have anyway.
+
+    As many weights stay on the card as there is room for beside the call; the others lie in host
+    memory, and are copied to the card just before they are used. Before each call the room is
+    looked at again: when other programs take memory, or a larger input comes, weights leave the
+    card, and come back when it has been free for a while. A call that runs out of memory all the
+    same is made again with fewer weights on the card.
+
+    Inputs on the host are brought to the card; results stay there. There are no gradients.
+
+    Args:
+        module: on the host, any `torch.nn.Module`.
+        vram: of the card, what may be used: bytes, or text such as ``6GiB``, ``80%``; by default
+            all that is free.
+        card: ``cuda:0``, ``virtual:SIZE``, or an opened card; by default the first CUDA device.
+        reserve: bytes, or text, that are kept free for other programs.
+        mode: ``auto``, ``high`` (all resident, or refused), ``low`` (only what saves time), or
+            ``none`` (all streamed).
+        example: arguments of a typical call, by name or in order; only their shapes are looked at.
+            Without them the first call tells, and the weights are placed anew then.
+        method: what `example` is for: ``forward``, ``encode`` or ``decode``.
+
+    Returns:
+        `module` itself, to be used as before. `unfit` gives it back as it was.
+
+    Raises:
+        UsageError: for a module that is fitted already, for weights that cannot be streamed (by
+            their path), and for options that mean nothing.
+        MemoryShortage: where not even streaming everything leaves the call enough.
+    """
+    if not isinstance(module, nn.Module):
+        raise UsageError(
+            f"fit takes a torch.nn.Module, and this is a {type(module).__name__}: give it the "
+            "parts of a pipeline one by one, such as pipe.transformer."
+        )
+    if mode not in MODES:
+        raise UsageError(f"mode `{mode}` is unknown: use {', '.join(MODES)}.")
+    if method not in ("forward", *METHODS):
+        raise UsageError(f"method `{method}` is unknown: use forward, {', '.join(METHODS)}.")
+    wish = BudgetWish.of(vram, reserve)
+    opened = card if isinstance(card, Card) else open_card(card)
+    amount = wish.on(opened.name, opened.read().total)
+    fitted_module = Fitted(module, opened, _supply(opened, amount), _mode(mode), pins=_pins(opened))
+    _claim(module, fitted_module)
+    try:
+        fitted_module.open(None if example is None else _call(method, example))
+    except BaseException:
+        _known.pop(module, None)
+        raise
+    return module
+
+
+def unfit(module: nn.Module) -> nn.Module:
+    """Give `module` back as it was before `fit`: on the host, hooks gone, the card's bytes freed.
+
+    Raises `UsageError` for a module that is not fitted, and from within a call of it.
+    """
+    fitted(module).close()
+    _known.pop(module, None)
+    return module
+
+
+def fitted(module: nn.Module) -> Fitted:
+    """What `fit` does with `module`: its plan, and what happened so far.
+
+    Raises `UsageError` for a module that is not fitted.
+    """
+    found = _known.get(module)
+    if found is None:
+        raise UsageError(f"`{type(module).__name__}` is not fitted.")
+    return found
+
+
+@contextmanager
+def placed(
+    module: nn.Module,
+    plan: Plan,
+    *,
+    stage: str | None = None,
+    card: str | Card | None = None,
+    example: Mapping[str, Any] | Sequence[Any] | None = None,
+    method: str = "forward",
+) -> Iterator[Fitted]:
+    """While inside, the weights of `module` lie as `plan` says, whatever happens on the card.
+
+    For whoever made the plan, and keeps to it; `fit` makes one and follows the room.
+
+    Args:
+        module: on the host; the plan is of this module.
+        plan: which fits.
+        stage: of the plan, whose residency counts; by default its only one.
+        card: by default the plan's.
+        example, method: see `fit`.
+
+    Raises `UsageError` for a plan of something else, `MemoryShortage` for one that does not fit,
+    and in calls what the card raises where it is full.
+    """
+    names = [each.demand.stage for each in plan.stages]
+    if stage is None and len(names) != 1:
+        raise UsageError(f"the plan has the stages {', '.join(names)}: say which, with stage=.")
+    if stage is not None and stage not in names:
+        raise UsageError(f"the plan has no stage `{stage}`: it has {', '.join(names)}.")
+    if not plan.fits:
+        raise plan.shortage()
+    chosen = replace(plan, stages=(plan.stage(stage or names[0]),))
+    wanted = card or plan.supply.card
+    opened = wanted if isinstance(wanted, Card) else open_card(wanted)
+    kept = Fitted(module, opened, plan.supply, plan.mode, chosen, pins=_pins(opened))
+    with _claimed(module, kept):
+        kept.open(None if example is None else _call(method, example))
+        try:
+            yield kept
+        finally:
+            kept.close()
+
+
+@contextmanager
+def _claimed(module: nn.Module, by: Fitted) -> Iterator[None]:
+    """While inside, nobody else fits `module`."""
+    _claim(module, by)
+    try:
+        yield
+    finally:
+        _known.pop(module, None)
+
+
+def _claim(module: nn.Module, by: Fitted) -> None:
+    with _guard:
+        if module in _known:
+            raise UsageError(f"`{type(module).__name__}` is fitted already: unfit it first.")
+        _known[module] = by
+
+
+def _call(method: str, example: Mapping[str, Any] | Sequence[Any]) -> Call:
+    if isinstance(example, Mapping):
+        return Call(method, (), dict(example))
+    if isinstance(example, Sequence) and not isinstance(example, (str, bytes)):
+        return Call(method, tuple(example), {})
+    raise UsageError(
+        f"example is a {type(example).__name__}: give arguments by name in a dict, or in a tuple."
+    )
+
+
+def _mode(text: str) -> Mode:
+    return next(mode for mode in MODES if mode == text)
+
+
+def _pins(card: Card) -> Pins:
+    if card.kind != "cuda":
+        return Pins.none()
+    memory = read_host_memory()
+    return Pins.cuda(memory.available if memory.pinnable is None else memory.pinnable)
+
+
+def _supply(card: Card, amount: Budget) -> Supply:
+    """Rates as this machine measured them, else as the table has the card."""
+    supply = Supply(card.name, card.read().total, amount.budget, reserve=amount.reserve)
+    with suppress(UsageError):
+        supply = supply_of(look(card.name), amount, read_host_memory())
+    supply = replace(supply, allocator=card.allocator)
+    if card.kind == "cuda":
+        rates = measure_link(card.device, free=card.read().takeable)
+        card.trim()
+        supply = replace(
+            supply,
+            link=Rate(float(rates.pinned), "measured") if rates.pinned else supply.link,
+            staged=Rate(float(rates.pageable), "measured") if rates.pageable else supply.staged,
+        )
+    return supply

@@ -1,0 +1,180 @@
+"""What one call of a live module needs beside its weights, told by the shapes of its inputs."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils._pytree import tree_flatten, tree_map
+
+from tightfit.allocators import ALIGNMENT, round_up
+from tightfit.card import Card
+from tightfit.place.streaming.caches import forget_cached
+from tightfit.plan.slack import FRAGMENTS, least_reserved, replay
+from tightfit.run.ladder.keepsakes import Keepsakes
+from tightfit.weigh.dry import DryRun, dry_run
+from tightfit.weigh.order import Order, run_order
+from tightfit.weigh.tensors import Held, Kind, walk
+from tightfit.weigh.workspace import CUDA, NONE, peak_of, sequence
+
+_META = torch.device("meta")
+_NAMED = (bool, int, str, bytes, type(None), torch.dtype, torch.device, torch.Size)
+
+
+@dataclass(frozen=True)
+class Call:
+    """A call of a module, or of a method of it.
+
+    Attributes:
+        method: ``forward``, ``encode`` or ``decode``.
+        args, kwargs: what it is given.
+    """
+
+    method: str
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+
+    def key(self) -> Hashable:
+        """Equal for calls that need the same: by shapes, not by values."""
+        leaves, spec = tree_flatten((self.args, dict(self.kwargs)))
+        grows = torch.is_autocast_enabled() or torch.is_autocast_enabled("cpu")
+        return (self.method, spec, grows, *map(_told, leaves))
+
+    def arriving(self) -> int:
+        """Bytes of inputs on the host: they are brought to the card for the call."""
+        leaves, _ = tree_flatten((self.args, dict(self.kwargs)))
+        return sum(
+            round_up(leaf.nbytes, ALIGNMENT)
+            for leaf in leaves
+            if isinstance(leaf, torch.Tensor) and leaf.device.type == "cpu"
+        )
+
+    def without_values(self) -> Call:
+        """The same with its tensors on the meta device."""
+        args, kwargs = tree_map(_to_meta, (self.args, dict(self.kwargs)))
+        return Call(self.method, args, kwargs)
+
+    def on(self, module: nn.Module) -> Callable[[], object]:
+        """The call, to be made; hooks on calls of `module` run as ever."""
+        method: Callable[..., object] = getattr(module, self.method)
+        if self.method == "forward":
+            method = module
+        return lambda: method(*self.args, **self.kwargs)
+
+
+@dataclass(frozen=True)
+class Need:
+    """What one call takes on the card beside weights; sizes in bytes, None is unknown.
+
+    Attributes:
+        dry: new tensors alone.
+        allocated: with the scratch inside operators, as predicted or as seen, whichever is more.
+        slack: the least that the allocator takes beyond that.
+        flops: floating-point operations.
+        at: the operator at the peak.
+        problem: why the dry run failed, where it did.
+        runs: how often it was seen.
+    """
+
+    dry: int | None = None
+    allocated: int | None = None
+    slack: int = 0
+    flops: float | None = None
+    at: str | None = None
+    problem: str | None = None
+    runs: int = 0
+
+
+def need_of(module: nn.Module, call: Call, card: Card) -> Need:
+    """By a dry run of `call`; the module and its caches are left as they were.
+
+    A network whose code looks at values cannot be told: then only `problem` is known.
+    """
+    try:
+        with _dry(module, call) as made:
+            run = dry_run(made)
+    except Exception as error:  # the network's own, whatever it is: the real call will raise it
+        return Need(problem=f"{type(error).__name__}: {error}".strip().splitlines()[0][:200])
+    return _needed(run, card)
+
+
+def order_of(module: nn.Module, call: Call) -> Order | None:
+    """Which weights `call` uses when; None where a dry run cannot tell."""
+    try:
+        with _dry(module, call) as made:
+            return run_order(module, made)
+    except Exception:  # see `need_of`
+        return None
+
+
+def _needed(run: DryRun, card: Card) -> Need:
+    """A virtual card of exact books has neither scratch nor slack, and blocks of 512 bytes."""
+    moves = sequence(run, CUDA if card.kind == "cuda" else NONE)
+    rounded = [(key, round_up(size, ALIGNMENT)) for key, size in moves]
+    allocated = peak_of(rounded)
+    slack = 0
+    if card.allocator in FRAGMENTS:
+        allocated = max(allocated, replay(moves, card.allocator, grain=card.grain).allocated)
+        least = least_reserved(moves, card.allocator, grain=card.grain)
+        slack = max(0, least - allocated)
+    return Need(run.peak, allocated, slack, float(run.flops), run.at)
+
+
+@contextmanager
+def _dry(module: nn.Module, call: Call) -> Iterator[Callable[[], object]]:
+    """While inside, `module` lies on the meta device; what is given makes the call there.
+
+    Tensors are told apart as objects: while weights are away, many look at the same bytes.
+    """
+    keepsakes = Keepsakes(module, device=_META)
+    stand_ins: dict[int, torch.Tensor] = {}
+    before = [held for held in walk(module) if not held.steps]
+    try:
+        for held in before:
+            if id(held.tensor) not in stand_ins:
+                stand_ins[id(held.tensor)] = _stand_in(held.tensor)
+            _table(held)[held.name] = stand_ins[id(held.tensor)]
+        with _interpreted():
+            yield call.without_values().on(module)
+    finally:
+        for held in before:
+            _table(held)[held.name] = held.tensor
+        keepsakes.drop()
+        forget_cached(module)
+
+
+def _stand_in(tensor: torch.Tensor) -> torch.Tensor:
+    empty = torch.empty_like(tensor, device=_META, requires_grad=False)
+    return nn.Parameter(empty, requires_grad=False) if isinstance(tensor, nn.Parameter) else empty
+
+
+def _table(held: Held) -> dict[str, Any]:
+    if held.kind is Kind.ATTRIBUTE:
+        return vars(held.owner)
+    return held.owner._parameters if held.kind is Kind.PARAMETER else held.owner._buffers
+
+
+@contextmanager
+def _interpreted() -> Iterator[None]:
+    """What is compiled runs uncompiled; warnings about a call that is none are nobody's."""
+    stance: Any = torch.compiler.set_stance
+    with warnings.catch_warnings(), stance("force_eager"):
+        warnings.simplefilter("ignore")
+        yield
+
+
+def _told(leaf: object) -> Hashable:
+    if isinstance(leaf, torch.Tensor):
+        return (leaf.shape, leaf.dtype, leaf.device.type)
+    if isinstance(leaf, _NAMED):
+        return leaf
+    return type(leaf).__name__  # a scale changes from call to call, and nothing that is allocated
+
+
+def _to_meta(leaf: object) -> object:
+    return leaf.to(_META) if isinstance(leaf, torch.Tensor) else leaf

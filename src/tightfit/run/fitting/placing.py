@@ -1,0 +1,182 @@
+"""Where the weights of a live module go, for a call that is about to be made."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from torch import nn
+
+from tightfit.allocators import ALIGNMENT, round_up
+from tightfit.card.base import Reading
+from tightfit.place.streaming.groups import card_bytes, groups_of
+from tightfit.plan.demand import Demand, Unit
+from tightfit.plan.figure import Figure
+from tightfit.plan.plan import Plan, make
+from tightfit.plan.slack import FRAGMENTS, replay
+from tightfit.plan.stage import working_bytes
+from tightfit.plan.streaming.pieces import Level, pieces_of
+from tightfit.plan.streaming.residency import Mode, Residency
+from tightfit.plan.streaming.ring import Ring
+from tightfit.plan.supply import Supply
+from tightfit.run.fitting.need import Need
+from tightfit.weigh.blocks import Weights
+from tightfit.weigh.module_blocks import blocks_of
+from tightfit.weigh.order import Order, ordered
+from tightfit.weigh.tensors import Kind, walk, weights
+
+_LEVELS: tuple[Level, ...] = ("block", "leaf")
+_DTYPES = 8
+"""Of how many dtypes weights are at most: each has one element on the card to stand for them."""
+_UNKNOWN_SHARE = 4
+"""Of the room, the part that is kept for a call of which nothing is known."""
+
+
+@dataclass(frozen=True)
+class Weighed:
+    """A module, in the pieces that it moves in.
+
+    Attributes:
+        module: live.
+        blocks: in the order they run, as far as it is known.
+        order: as a dry run saw it; None where there was none.
+        units: what the planner takes, each tensor in blocks of `ALIGNMENT` bytes.
+        beside: bytes on the card that no piece stands for: further rings, placeholders.
+    """
+
+    module: nn.Module
+    blocks: Weights
+    order: Order | None
+    units: tuple[Unit, ...]
+    beside: int
+
+    @classmethod
+    def of(cls, module: nn.Module, order: Order | None) -> Weighed:
+        """Raises `UsageError` for what cannot be streamed, by its path."""
+        blocks = blocks_of(module)
+        if order is not None:
+            blocks = ordered(blocks, order)
+        units = tuple(_units(module, blocks))
+        beside = _beside(module, blocks, order, units) + _tables(module)
+        return cls(module, blocks, order, units, beside)
+
+    @property
+    def name(self) -> str:
+        """Of its class."""
+        return self.blocks.name
+
+
+def plan_call(
+    weighed: Weighed, need: Need, supply: Supply, *, arriving: int = 0, mode: Mode = "auto"
+) -> Plan:
+    """The plan of one call, with `arriving` bytes of inputs that are on the host still.
+
+    What the allocator takes beyond the weights that stay depends on which those are, so that the
+    plan is made twice.
+    """
+    plan = _planned(weighed, need, supply, arriving, mode, rounding=0)
+    residency = plan.stages[0].residency
+    rounding = 0 if residency is None else rounding_of(residency, supply.allocator)
+    if rounding:
+        plan = _planned(weighed, need, supply, arriving, mode, rounding=rounding)
+    return plan
+
+
+def rounding_of(residency: Residency, allocator: str) -> int:
+    """What `allocator` takes beyond the resident pieces and the ring, each asked for by itself."""
+    if allocator not in FRAGMENTS:
+        return 0
+    sizes = [piece.bytes for piece in residency.resident]
+    sizes += [residency.ring.slot_bytes] * residency.ring.slots
+    moves = [(at, size) for at, size in enumerate(sizes) if size]
+    return max(0, replay(moves, allocator).reserved - sum(sizes))
+
+
+def taken_by(plan: Plan) -> int:
+    """Bytes of weights, ring and what stands beside them, as planned."""
+    residency = plan.stages[0].residency
+    assert residency is not None
+    return residency.bytes + plan.stages[0].demand.scratch.known
+
+
+def working_of(plan: Plan) -> int:
+    """Bytes that a call takes beside weights, as planned, with what the allocator takes for it."""
+    stage = plan.stages[0]
+    return working_bytes(stage.demand, stage.way) - stage.demand.scratch.known
+
+
+def supply_of_reading(reading: Reading, supply: Supply, *, ours: int) -> Supply:
+    """`supply` as the card is now, apart from `ours`: bytes that a new plan may place anew."""
+    limit = supply.budget if reading.limit is None else min(supply.budget, reading.limit)
+    return replace(
+        supply,
+        total=reading.total,
+        budget=limit,
+        held=max(0, (reading.allocated or 0) - ours),
+        held_by_others=Figure(reading.held_by_others, "measured"),
+        context=Figure(reading.context, "measured"),
+    )
+
+
+def _planned(
+    weighed: Weighed, need: Need, supply: Supply, arriving: int, mode: Mode, *, rounding: int
+) -> Plan:
+    activations, workspace = Figure(supply.room // _UNKNOWN_SHARE, "table"), Figure(0)
+    if need.dry is not None and need.allocated is not None:
+        activations = Figure(need.dry)
+        workspace = Figure(max(0, need.allocated - need.dry))
+    demand = Demand(
+        stage="forward",
+        units=weighed.units,
+        activations=activations,
+        workspace=workspace,
+        slack=Figure(need.slack + rounding),
+        inputs=arriving,
+        scratch=Figure(weighed.beside),
+        flops=need.flops,
+        what=f"run {weighed.name}",
+        model=weighed.name,
+    )
+    return make([demand], supply, mode=mode)
+
+
+def _units(module: nn.Module, blocks: Weights) -> Iterator[Unit]:
+    """As large as what is really taken: every tensor aligned as in its buffer."""
+    sizes: dict[str, int] = {}
+    seen: set[int] = set()
+    for held in weights(module):
+        if id(held.tensor) not in seen:
+            seen.add(id(held.tensor))
+            sizes[held.leaf] = sizes.get(held.leaf, 0) + round_up(held.tensor.nbytes, ALIGNMENT)
+    for block in blocks.blocks:
+        parts = tuple(
+            Unit(leaf.name or f"{block.name or 'root'} (own)", sizes.get(leaf.name, 0))
+            for leaf in block.leaves
+        )
+        size = sum(part.bytes for part in parts)
+        yield Unit(block.name or "root", size, parts=parts if len(parts) > 1 else ())
+
+
+def _beside(
+    module: nn.Module, blocks: Weights, order: Order | None, units: tuple[Unit, ...]
+) -> int:
+    """The most that is taken beside the plan, whatever is streamed."""
+    most = 0
+    for level in _LEVELS:
+        pieces = pieces_of(units, level, convert="card")
+        largest = max((piece.slot for piece in pieces), default=0)
+        nothing = Residency(pieces, (False,) * len(pieces), Ring(level, largest, 1), 0)
+        groups = groups_of(module, nothing, blocks, order=order)
+        first = [group for group in groups if not group.ring]
+        extra = card_bytes(groups, slots=1) - card_bytes(first, slots=1)
+        most = max(most, extra + ALIGNMENT * len({group.ring for group in groups}))
+    return most + _DTYPES * ALIGNMENT
+
+
+def _tables(module: nn.Module) -> int:
+    """Tables in plain attributes, which come to the card with the weights."""
+    return sum(
+        round_up(held.tensor.nbytes, ALIGNMENT)
+        for held in walk(module)
+        if held.kind is Kind.ATTRIBUTE and not held.steps and not held.recomputed
+    )
