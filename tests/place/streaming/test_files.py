@@ -78,6 +78,7 @@ def test_a_file_that_is_gone_is_not_found(
     files: Files, loaded: dict[str, torch.Tensor], path: Path, way: str
 ) -> None:
     """Nor another one by its name."""
+    assert files.is_mapped(loaded["a"])
     before = path.read_bytes()
     path.rename(path.with_name("elsewhere"))
     if way == "replaced":

@@ -120,6 +120,7 @@ class Arrangement:
         freed += placement.drop_all_but(group for group in groups if group.stays)
         if freed:
             self._card.trim()
+        placement.choose(group for group in groups if not group.stays)
         for group in groups:
             if not group.stays:
                 placement.pack(group)

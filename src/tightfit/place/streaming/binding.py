@@ -16,8 +16,8 @@ from torch.utils.hooks import RemovableHandle
 from tightfit.card.base import Card
 from tightfit.card.lanes import Mark, Queue
 from tightfit.errors import UsageError
-from tightfit.place.streaming.arena import Arena
 from tightfit.place.streaming.groups import Group
+from tightfit.place.streaming.master import Master
 from tightfit.place.streaming.ring import Ring
 from tightfit.place.streaming.running import Call, Running
 from tightfit.place.streaming.seat import Seat
@@ -42,7 +42,7 @@ class Passing:
     """
 
     group: Group
-    arena: Arena
+    arena: Master
     ring: Ring
     seats: Sequence[tuple[Seat, int]]
     away: Sequence[torch.Tensor]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from tightfit.card.lanes import Lane, Mark
+from tightfit.card.lanes import Lane, Mark, Queue
 from tightfit.place.streaming.master import Source
 from tightfit.place.streaming.memory import mapping
 from tightfit.place.streaming.pinned import Pins, pages
@@ -17,6 +17,7 @@ COUNT = 4
 """One is filled and one is copied from; the others take up that neither is steady."""
 MOST_BYTES = 16 * MIB
 """Of one: copies of this size reach the speed of the link."""
+_LEAST = 2
 _SHARE = 4
 
 
@@ -35,9 +36,13 @@ class Bounce:
         held: all of them are held in place; else whoever copies from one has to wait.
     """
 
-    def __init__(self, pins: Pins) -> None:
-        """`pins` are asked to hold the buffers, all or none."""
+    def __init__(self, pins: Pins, marks: Queue) -> None:
+        """`pins` are asked to hold the buffers, two at least or none.
+
+        `marks` is the queue beneath all others that copies go to: who watches those sees no marks.
+        """
         self.held = False
+        self._marks = marks
         self._pins = pins
         self._buffers: list[_Buffer] = []
         self._turn = 0
@@ -48,14 +53,15 @@ class Bounce:
         return sum(each.memory.nbytes for each in self._buffers)
 
     def open(self, size: int) -> None:
-        """`COUNT` buffers of `size` bytes each; harmless when repeated."""
+        """`COUNT` buffers of `size` bytes each, or as many as are held; harmless when repeated."""
         if self._buffers:
             return
-        self._buffers = [_Buffer(mapping(size)) for _ in range(COUNT)]
-        held = [each.memory for each in self._buffers if self._pins.hold(each.memory)]
-        self.held = len(held) == COUNT
-        for memory in () if self.held else held:
-            self._pins.release(memory)
+        memory = [mapping(size) for _ in range(COUNT)]
+        held = [each for each in memory if self._pins.hold(each)]
+        self.held = len(held) >= _LEAST
+        for each in () if self.held else held:
+            self._pins.release(each)
+        self._buffers = [_Buffer(each) for each in (held if self.held else memory)]
 
     def pour(self, lane: Lane, target: torch.Tensor, source: Source, start: int) -> int:
         """Queue a copy of the bytes of `source` from `start` on; where the next one starts.
@@ -63,7 +69,7 @@ class Bounce:
         Waits until the buffer whose turn it is may be filled anew.
         """
         each = self._buffers[self._turn]
-        self._turn = (self._turn + 1) % COUNT
+        self._turn = (self._turn + 1) % len(self._buffers)
         if each.free is not None:
             each.free.drain()
         end = min(target.nbytes, start + each.memory.nbytes)
@@ -72,7 +78,7 @@ class Bounce:
         try:
             lane.copy(target[start:end], part)
         finally:
-            each.free = lane.mark(again=each.free)
+            each.free = self._marks.mark(again=each.free)
         return end
 
     def close(self) -> None:

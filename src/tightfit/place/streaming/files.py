@@ -106,15 +106,14 @@ class Stretch:
 
 
 class Files:
-    """The files that this process has mapped, as they were looked up once.
+    """The files that this process has mapped, as they are when one is first looked for.
 
     Attributes:
         spares: what is read from files found from now on is not kept in the system's cache.
     """
 
     def __init__(self) -> None:
-        self._mapped = sorted(_mapped(), key=lambda each: each.start)
-        self._starts = [each.start for each in self._mapped]
+        self._mapped: list[Mapped] | None = None
         self._files: dict[tuple[str, int], File | None] = {}
         self.spares = False
 
@@ -144,7 +143,9 @@ class Files:
                 file.close()
 
     def _find(self, tensor: torch.Tensor) -> Mapped | None:
-        at = bisect_right(self._starts, tensor.data_ptr()) - 1
+        if self._mapped is None:
+            self._mapped = sorted(_mapped(), key=_start)
+        at = bisect_right(self._mapped, tensor.data_ptr(), key=_start) - 1
         if at < 0 or not tensor.nbytes:
             return None
         found = self._mapped[at]
@@ -169,6 +170,10 @@ def bytes_of(tensor: torch.Tensor) -> torch.Tensor:
         (1,),
     )
     return flat
+
+
+def _start(mapped: Mapped) -> int:
+    return mapped.start
 
 
 def _mapped() -> Iterator[Mapped]:

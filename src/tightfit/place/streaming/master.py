@@ -33,10 +33,12 @@ class Master(Source):
     Attributes:
         layout: where each tensor lies in a slot.
         views: the tensors on the host.
+        pinned: the driver holds all bytes in place.
     """
 
     layout: Layout
     views: tuple[torch.Tensor, ...]
+    pinned: bool = False
 
     @property
     @abstractmethod

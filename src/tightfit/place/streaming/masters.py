@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
 
 from tightfit.card.base import Card
 from tightfit.card.host_memory import read_host_memory
+from tightfit.card.lanes import Lane, Queue
 from tightfit.errors import MemoryShortage
 from tightfit.place.lanes import compute_of, open_lane
 from tightfit.place.streaming.arena import Arena
@@ -53,20 +54,35 @@ class Masters:
         filed_bytes: of masters that are read from files for each use.
     """
 
-    def __init__(self, card: Card, *, pins: Pins | None = None, room: int | None = None) -> None:
-        """`room` is how many bytes masters may newly take; None is what the host has to give.
+    def __init__(
+        self,
+        card: Card,
+        *,
+        pins: Pins | None = None,
+        room: int | None = None,
+        through: Callable[[Lane, Queue], tuple[Lane, Queue]] = lambda *queues: queues,
+    ) -> None:
+        """Nothing is taken yet.
 
-        Without `pins` nothing is held in place.
+        Args:
+            card: what masters are copied to.
+            pins: None is none.
+            room: how many bytes masters may newly take; None is what the host has to give.
+            through: wraps the queues of the card, for those who watch them.
         """
         self.pins = Pins.none() if pins is None else pins
-        self._bounce = Bounce(self.pins)
-        self.lane = Stage(open_lane(card), self._bounce)
-        self.compute = StagedQueue(compute_of(card))
+        own = open_lane(card)
+        self._bounce = Bounce(self.pins, own)
+        lane, compute = through(own, compute_of(card))
+        self.lane = Stage(lane, self._bounce)
+        self.compute = StagedQueue(compute)
         self.arena_bytes = 0
         self.filed_bytes = 0
         self._waits = card.kind == "cuda" or (card.kind != "cpu" and pins is not None)
         self._room = room
         self._taken = 0
+        self._short = False
+        self._own: set[int] = set()
         self._files = Files()
         self._filed: set[object] = set()
         self._unpinned: set[object] = set()
@@ -79,17 +95,15 @@ class Masters:
         """
         if not wishes:
             return
-        memory = read_host_memory()
         if self._room is None:
-            self._room = host_room(memory)
+            self._room = host_room(read_host_memory())
         budget = self.pins.budget - self.pins.bytes
         sizes = [wish.layout.bytes for wish in wishes]
         size = buffer_size(budget, max(sizes))
-        inside = self._choose_filed(wishes, reserve=COUNT * size + max(sizes))
-        taken = sum(sizes[at] for at in inside)
-        self._files.spares = sum(sizes) - taken > memory.available - taken
-        self._filed |= {wish.key for at, wish in enumerate(wishes) if at not in inside}
-        row = sorted(inside)
+        row = sorted(self._choose_packed(wishes, reserve=COUNT * size + max(sizes)))
+        if len(row) < len(wishes):
+            self._filed |= {wish.key for at, wish in enumerate(wishes) if at not in row}
+            self._files.spares = sum(sizes) > read_host_memory().available
         takes = [pages(sizes[at]) for at in row]
         if len(row) < len(wishes) or (self._waits and sum(takes) > budget):
             self._bounce.open(size)
@@ -110,6 +124,7 @@ class Masters:
         arena = Arena(wish.layout, wish.tensors)
         arena.at_once = not self._waits
         self._taken += new
+        self._own.add(arena.buffer.untyped_storage().data_ptr())
         self.arena_bytes += wish.layout.bytes
         if wish.key not in self._unpinned:
             self.pin(arena)
@@ -146,15 +161,24 @@ class Masters:
         assert self._room is not None
         return self._room - self._taken
 
-    def _choose_filed(self, wishes: Sequence[Wish], *, reserve: int) -> set[int]:
-        """Indices of those that are packed: what is in memory already takes no more than it has."""
-        if sum(wish.layout.bytes for wish in wishes) + reserve <= self._left:
+    def _choose_packed(self, wishes: Sequence[Wish], *, reserve: int) -> set[int]:
+        """Indices; where room is short, what is in memory already takes no more than it has."""
+        if sum(map(self._new_bytes, wishes)) + reserve <= self._left:
             return set(range(len(wishes)))
+        self._short = True
         return evenly([self._new_bytes(wish) for wish in wishes], self._left - reserve)
 
     def _new_bytes(self, wish: Wish) -> int:
-        """What `wish` takes when it is packed, and does not take yet."""
-        return sum(each.nbytes for each in wish.tensors if self._files.is_mapped(each))
+        """What `wish` takes when it is packed, and does not take yet.
+
+        Its own memory goes then; that is not looked for while there is enough.
+        """
+        return sum(
+            each.nbytes
+            for each in wish.tensors
+            if each.untyped_storage().data_ptr() not in self._own
+            and (not self._short or self._files.is_mapped(each))
+        )
 
     def _file(self, wish: Wish) -> Filed:
         tensors: list[torch.Tensor] = []

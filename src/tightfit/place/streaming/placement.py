@@ -11,12 +11,12 @@ import torch
 from torch import nn
 
 from tightfit.card.base import Card
-from tightfit.place.lanes import compute_of, open_lane
-from tightfit.place.streaming.arena import Arena
 from tightfit.place.streaming.binding import Binding, Passing
 from tightfit.place.streaming.caches import forget_cached
 from tightfit.place.streaming.groups import Group
-from tightfit.place.streaming.pinned import Pins
+from tightfit.place.streaming.master import Master
+from tightfit.place.streaming.masters import Masters, Wish
+from tightfit.place.streaming.pinned import pages
 from tightfit.place.streaming.placeholders import Placeholders
 from tightfit.place.streaming.ring import Copies, Ring
 from tightfit.place.streaming.seat import Seat
@@ -35,11 +35,10 @@ class _Resident:
 
 
 @dataclass(eq=False)
-class _Master:
-    """A packed group on the host, and the tensors whose values are in it."""
+class _Kept:
+    """The master of a group, and the tensors whose values are in it."""
 
-    arena: Arena
-    pinned: bool
+    master: Master
     users: set[int] = field(default_factory=set)
 
 
@@ -65,19 +64,19 @@ class Placement:
         table_bytes: of tables in plain attributes that are on the card.
     """
 
-    def __init__(self, module: nn.Module, card: Card, stack: ExitStack, pins: Pins) -> None:
+    def __init__(self, module: nn.Module, card: Card, stack: ExitStack, host: Masters) -> None:
         """`stack` is closed by the caller."""
         self._module = module
         self._card = card
         self._stack = stack
-        self._pins = pins
+        self._host = host
         self._seats: dict[int, Seat] = {}
         self._heads = dict(module.named_modules())
         self._placeholders = Placeholders(card.device)
-        self._lane = open_lane(card)
-        self._compute = compute_of(card)
+        self._lane = host.lane
+        self._compute = host.compute
         self._residents: dict[_Key, _Resident] = {}
-        self._masters: dict[_Key, _Master] = {}
+        self._masters: dict[_Key, _Kept] = {}
         self._rings: dict[int, _OpenRing] = {}
         self.past: list[Copies] = []
         self.table_bytes = 0
@@ -90,8 +89,10 @@ class Placement:
         stack.callback(self._placeholders.clear)
         stack.callback(_restore, self._seats)
         stack.callback(self._residents.clear)
+        stack.callback(host.close)
         stack.callback(self._unpin)
         stack.callback(self.close_rings, keep=())
+        stack.callback(host.stop)
 
     # Where everything is
 
@@ -108,7 +109,7 @@ class Placement:
     @property
     def pinned_bytes(self) -> int:
         """Of masters that the driver holds in place."""
-        return self._pins.bytes
+        return self._host.pins.bytes
 
     def master(self, tensor: torch.Tensor) -> torch.Tensor:
         """The values of a tensor of the module, on the host."""
@@ -126,50 +127,50 @@ class Placement:
             if id(held.tensor) not in self._seats:
                 self._seats[id(held.tensor)] = Seat(held.tensor, held.path)
 
-    def pack(self, group: Group) -> Arena:
+    def choose(self, groups: Iterable[Group]) -> None:
+        """Decide where the masters of `groups`, in the order in which they stream, will be."""
+        self._host.plan([self._wish(each) for each in groups if _key(each) not in self._masters])
+
+    def pack(self, group: Group) -> Master:
         """The master of `group`, made the first time; masters that nothing needs any more go."""
         key = _key(group)
         if key not in self._masters:
-            each = self._seats_of(group)
-            unique = {at: seat.master for seat, at in reversed(each)}
-            arena = Arena(group.layout, [unique[at] for at in range(len(unique))])
-            self._masters[key] = _Master(arena, self._pins.hold(arena.buffer))
-            self._settle(key, each)
-        return self._masters[key].arena
+            self._masters[key] = _Kept(self._host.take(self._wish(group)))
+            self._settle(key, self._seats_of(group))
+        return self._masters[key].master
+
+    def _wish(self, group: Group) -> Wish:
+        unique = {at: seat.master for seat, at in reversed(self._seats_of(group))}
+        return Wish(group.layout, tuple(unique[at] for at in range(len(unique))))
 
     def _settle(self, key: _Key, each: Sequence[tuple[Seat, int]]) -> None:
-        master = self._masters[key]
+        kept = self._masters[key]
         ids = {id(seat.tensor) for seat, _ in each}
         for seat, at in each:
-            seat.settle(master.arena.views[at])
-        master.users |= ids
-        for other in [k for k, m in self._masters.items() if m is not master and m.users & ids]:
+            seat.settle(kept.master.views[at])
+        kept.users |= ids
+        for other in [k for k, m in self._masters.items() if m is not kept and m.users & ids]:
             self._masters[other].users -= ids
             if not self._masters[other].users:
-                self._release(self._masters.pop(other))
-
-    def _release(self, master: _Master) -> None:
-        if master.pinned:
-            master.pinned = False
-            self._pins.release(master.arena.buffer)
+                self._host.release(self._masters.pop(other).master)
 
     def _pin_again(self, groups: Iterable[Group]) -> None:
         """Where pins are short, masters of what streams come before those of what is there."""
-        pins = self._pins
-        idle = [self._masters[key] for key in self._residents if key in self._masters]
+        pins = self._host.pins
+        idle = [self._masters[key].master for key in self._residents if key in self._masters]
         for group in groups:
-            master = self._masters[_key(group)]
-            size = master.arena.buffer.nbytes
-            if master.pinned or size > pins.budget:
+            master = self._masters[_key(group)].master
+            size = pages(group.layout.bytes)
+            if master.pinned or master.whole is None or size > pins.budget:
                 continue
             while idle and pins.bytes + size > pins.budget:
-                self._release(idle.pop())
+                self._host.release(idle.pop())
             if pins.bytes + size <= pins.budget:
-                master.pinned = pins.hold(master.arena.buffer)
+                self._host.pin(master)
 
     def _unpin(self) -> None:
         while self._masters:
-            self._release(self._masters.popitem()[1])
+            self._host.release(self._masters.popitem()[1].master)
 
     # To the card and off it
 
@@ -180,9 +181,9 @@ class Placement:
             return
         buffer = torch.empty(group.layout.bytes, dtype=torch.uint8, device=self._card.device)
         views = group.layout.views(buffer)
-        master = self._masters.get(key)
+        master = self._masters[key].master if key in self._masters else None
         if master is not None and group.layout.bytes:
-            buffer.copy_(master.arena.buffer)
+            self._bring(master, buffer)
         done: set[int] = set()
         for seat, at in self._seats_of(group):
             if master is None and at not in done:
@@ -190,6 +191,19 @@ class Placement:
                 done.add(at)
             seat.bring(views[at])
         self._residents[key] = _Resident(group, buffer)
+
+    def _bring(self, master: Master, buffer: torch.Tensor) -> None:
+        """Copy what was streamed so far; what is not in memory is read as it is for each use."""
+        if master.whole is not None:
+            buffer.copy_(master.whole)
+            return
+        self._lane.wait(self._compute.mark())
+        try:
+            master.send(self._lane, buffer)
+            self._compute.wait(self._lane.mark())
+        except BaseException:
+            self._lane.drain()  # the buffer goes
+            raise
 
     def drop_all_but(self, groups: Iterable[Group]) -> int:
         """Take all other groups off the card; their masters never left. The bytes freed."""

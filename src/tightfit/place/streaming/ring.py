@@ -10,7 +10,7 @@ import torch
 from tightfit.card.base import Card
 from tightfit.card.lanes import Lane, Mark, Queue
 from tightfit.errors import BooksError, UsageError
-from tightfit.place.streaming.arena import Arena
+from tightfit.place.streaming.master import Master
 from tightfit.place.streaming.succession import Succession
 from tightfit.units import format_bytes
 
@@ -29,10 +29,10 @@ class Slot:
     """
 
     parts: dict[int, torch.Tensor]
-    views: dict[Arena, tuple[torch.Tensor, ...]]
+    views: dict[Master, tuple[torch.Tensor, ...]]
     free: Mark
     ready: Mark | None = None
-    holds: Arena | None = None
+    holds: Master | None = None
     users: set[object] = field(default_factory=set)
 
 
@@ -65,7 +65,7 @@ class Ring:
         card: Card,
         lane: Lane,
         compute: Queue,
-        arenas: Sequence[Arena],
+        arenas: Sequence[Master],
         *,
         slots: int,
         compares: bool = False,
@@ -95,11 +95,11 @@ class Ring:
         """Of all slots."""
         return self.slot_bytes * len(self._slots)
 
-    def is_full_for(self, arena: Arena) -> bool:
+    def is_full_for(self, arena: Master) -> bool:
         """Whether every slot is in use for another: taking `arena` would need one more."""
         return all(slot.users and slot.holds is not arena for slot in self._slots)
 
-    def take(self, arena: Arena, user: object) -> tuple[torch.Tensor, ...]:
+    def take(self, arena: Master, user: object) -> tuple[torch.Tensor, ...]:
         """The tensors of `arena` on the card, there when what is queued from now on runs.
 
         Has to be followed by `leave` with the same `user`, whatever happens. Raises `BooksError`
@@ -122,7 +122,7 @@ class Ring:
             self._compare(slot, arena)
         return slot.views[arena]
 
-    def leave(self, arena: Arena, user: object, *, lingers: bool = False) -> bool:
+    def leave(self, arena: Master, user: object, *, lingers: bool = False) -> bool:
         """The use of `arena` by `user` ends, if there was one; whether none is left.
 
         Its slot is filled anew at once; where it `lingers`, only when another is taken: it may be
@@ -149,7 +149,7 @@ class Ring:
         if not free:
             return
         count = len(free)
-        missing: list[Arena] = []
+        missing: list[Master] = []
         for arena in self._coming.coming(len(self._slots) + 1):
             slot = self._slot_of(arena)
             if slot is None:
@@ -170,7 +170,7 @@ class Ring:
         self._lingers = None
         self._slots.clear()
 
-    def _slot_of(self, arena: Arena) -> Slot | None:
+    def _slot_of(self, arena: Master) -> Slot | None:
         for slot in self._slots:
             if slot.holds is arena:
                 return slot
@@ -190,7 +190,7 @@ class Ring:
             key=lambda slot: never + 1 if slot.holds is None else when.get(slot.holds, never),
         )
 
-    def _fetch(self, slot: Slot, arena: Arena) -> None:
+    def _fetch(self, slot: Slot, arena: Master) -> None:
         slot.holds = None  # whatever interrupts this, the slot never claims what it does not hold
         size = arena.layout.bytes
         self._lane.wait(slot.free)
@@ -201,7 +201,7 @@ class Ring:
         self.copies.count += 1
         self.copies.bytes += size
 
-    def _compare(self, slot: Slot, arena: Arena) -> None:
+    def _compare(self, slot: Slot, arena: Master) -> None:
         size = arena.layout.bytes
         arrived = slot.parts[size].cpu() if size else arena.buffer
         wrong = int((arrived != arena.buffer).sum())

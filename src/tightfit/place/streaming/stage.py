@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import torch
 
-from tightfit.card.lanes import Lane, Mark, Queue
+from tightfit.card.lanes import Lane, Mark, Queue, Stamp
 from tightfit.errors import JobFailed
 from tightfit.place.streaming.bounce import Bounce
 from tightfit.place.streaming.master import Source
@@ -72,6 +72,10 @@ class StagedQueue(Queue):
         """The host waits only for what its worker has not queued yet."""
         self._queue.wait(mark.reached() if isinstance(mark, StagedMark) else mark)
 
+    def stamp(self, *, again: Stamp | None = None) -> Stamp | None:
+        """As beneath."""
+        return self._queue.stamp(again=again)
+
 
 class Stage(Lane):
     """A lane over another one, with a thread that carries out what would keep its caller waiting.
@@ -123,6 +127,10 @@ class Stage(Lane):
         else:
             self._set(mark)
         return mark
+
+    def stamp(self, *, again: Stamp | None = None) -> Stamp | None:
+        """The point after what the worker has queued so far."""
+        return self._lane.stamp(again=again)
 
     def drain(self) -> None:
         """The host waits until all copies are done, those that failed apart."""

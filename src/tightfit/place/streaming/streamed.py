@@ -12,6 +12,7 @@ from tightfit.place.streaming.arrangement import Arrangement, groups_for
 from tightfit.place.streaming.binding import Binding
 from tightfit.place.streaming.claims import claim
 from tightfit.place.streaming.groups import Group, Scan
+from tightfit.place.streaming.masters import Masters
 from tightfit.place.streaming.pinned import Pins
 from tightfit.place.streaming.placement import Placement, plain_mode
 from tightfit.place.streaming.ring import Copies, Ring
@@ -127,6 +128,7 @@ def streamed(
     *,
     order: Order | None = None,
     pins: Pins | None = None,
+    host: int | None = None,
     compares: bool = False,
     room: int | None = None,
 ) -> Iterator[Streaming]:
@@ -145,6 +147,8 @@ def streamed(
         weights: `tightfit.weigh.module_blocks.blocks_of` this module.
         order: of one call; tells of weights that are used while their owner is not called.
         pins: which masters are held in place for the driver; None is none.
+        host: how many bytes of memory masters may newly take; None is what there is. Weights that
+            are mapped from files stay in them beyond that, and are read for each use.
         compares: for finding faults: each copy is waited for and compared with its master.
         room: what reserved may come to on the card, with all that this process holds there. While
             weights are placed, it is compared with what is allocated; when it would pass the room,
@@ -153,7 +157,8 @@ def streamed(
     Whatever happens inside, the module is whole afterwards and the card has its bytes back.
     Raises `UsageError` for what cannot be streamed, by its path, for a module that is streamed
     already or has parts that are, or that somebody else moves, and for inputs that require
-    gradients; what the card raises where it is full; `MemoryShortage` where `room` is not enough.
+    gradients; what the card raises where it is full; `MemoryShortage` where `room` or `host` is not
+    enough; `InputError` in a call that needs weights of a file that has changed.
     """
     with ExitStack() as stack:
         claim(module, stack)
@@ -161,7 +166,7 @@ def streamed(
         scan = Scan(module, order=order)
         groups = groups_for(residency, scan, weights)
         with plain_mode():
-            placement = Placement(module, card, stack, pins or Pins.none())
+            placement = Placement(module, card, stack, Masters(card, pins=pins, room=host))
             placement.seat(scan.helds)
             arrangement = Arrangement(placement, card, scan, weights, compares=compares)
             binding = placement.bind(arrangement.check)
