@@ -1,0 +1,168 @@
+"""What `stream.py` measures: networks at their true size, and small cards that they do not fit."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tightfit.plan.size import Size
+from tightfit.units import MIB, parse_bytes
+
+OURS = "tightfit"
+RESIDENT = "resident"
+LEAF, BLOCK = "diffusers group leaf", "diffusers group block"
+MMGP, ACCELERATE = "mmgp", "accelerate device_map"
+PEERS = (LEAF, BLOCK, MMGP, ACCELERATE)
+DTYPES = {"bf16": "bfloat16", "fp32": "float32"}
+_START = 14.0
+"""Seconds that a process takes to import everything and to open the card."""
+
+
+@dataclass(frozen=True)
+class Model:
+    """A network.
+
+    Attributes:
+        name: as its jobs begin.
+        spec: names it.
+        size: of what it makes.
+        shown: that size in the names of jobs.
+        dtype: one of `DTYPES`.
+        weights: bytes, about; what its seconds are guessed from.
+        step: seconds of a step with everything on the card, about.
+        alone: it is so large that its weights are on the host once: the process that ran it
+            resident streams it, and no peer does.
+    """
+
+    name: str
+    spec: str
+    size: Size
+    shown: str
+    dtype: str
+    weights: int
+    step: float
+    alone: bool = False
+
+    @property
+    def build_seconds(self) -> float:
+        """Expected: weights drawn on the card, the resident run, weights to the host."""
+        return _START + 9 * self.step + 0.45e-9 * self.weights
+
+
+@dataclass(frozen=True)
+class Job:
+    """A network on a card too small for it.
+
+    Attributes:
+        model: the network.
+        card: what is free on the card, as it is written.
+        bar: times the limit that a step may take.
+        peers: that have to run beside.
+        extras: further ones, where time is left.
+        full: the room has to be used (`stream_rows.SHARE`).
+        behind: the limit is the resident time: copies have to hide behind it.
+    """
+
+    model: Model
+    card: str
+    bar: float
+    peers: tuple[str, ...] = ()
+    extras: tuple[str, ...] = ()
+    full: bool = False
+    behind: bool = False
+
+    @property
+    def name(self) -> str:
+        """Of its rows; no name begins with another."""
+        model = self.model
+        return " ".join((model.name, model.shown, model.dtype, self.card))
+
+    @property
+    def bytes(self) -> int:
+        """What is free on the card."""
+        return parse_bytes(self.card)
+
+    def seconds(self, who: str) -> float:
+        """Expected of one row, the start of its process included."""
+        size, step = self.model.weights, self.model.step
+        copied = size / 50e9
+        if who == OURS:
+            start = 0.0 if self.model.alone else _START
+            return start + 0.6e-9 * size + 12 * max(step, copied)
+        if who == ACCELERATE:
+            return _START + 0.3e-9 * size + 8 * (step + size / 8e9)
+        return _START + 0.8e-9 * size + 9 * 1.5 * (step + copied)
+
+
+@dataclass(frozen=True)
+class Run:
+    """One row to come.
+
+    Attributes:
+        job: what is done.
+        who: does it.
+        extra: only where time is left.
+    """
+
+    job: Job
+    who: str
+    extra: bool = False
+
+    @property
+    def seconds(self) -> float:
+        """Expected."""
+        return self.job.seconds(self.who)
+
+
+def runs_of(jobs: tuple[Job, ...]) -> list[Run]:
+    """All rows of one network: ours, then the peers that have to be, then the others."""
+    return [
+        *(Run(job, OURS) for job in jobs),
+        *(Run(job, who) for job in jobs for who in job.peers),
+        *(Run(job, who, extra=True) for job in jobs for who in job.extras),
+    ]
+
+
+_SQUARE = Size(1024, 1024)
+_FLUX = Model("flux.1-dev", "flux.1-dev/transformer", _SQUARE, "1024", "bf16", 22_700 * MIB, 0.17)
+_FLUX2 = Model(
+    "flux.2-dev", "flux.2-dev/transformer", _SQUARE, "1024", "bf16", 61_500 * MIB, 0.5, alone=True
+)
+_WAN = Model(
+    "wan2.1-t2v-14b",
+    "wan2.1-t2v-14b/transformer",
+    Size(832, 480, frames=33),
+    "33x480x832",
+    "bf16",
+    27_250 * MIB,
+    1.0,
+)
+_SDXL = Model("sdxl", "sdxl/unet", _SQUARE, "1024", "bf16", 4_900 * MIB, 0.1)
+
+FULL = (
+    Job(_FLUX, "12GiB", 1.04, peers=PEERS, full=True),
+    Job(_FLUX, "8GiB", 1.05, extras=(LEAF, BLOCK)),
+    Job(_FLUX, "6GiB", 1.05, extras=(LEAF, BLOCK)),
+    Job(_SDXL, "3GiB", 1.10, extras=(LEAF,)),
+    Job(_WAN, "12GiB", 1.03, extras=(LEAF, BLOCK), behind=True),
+    Job(_FLUX2, "24GiB", 1.05),
+)
+"""In the order in which they run: what takes most of the host comes last."""
+
+
+def _mini(name: str, part: str, size: Size, *, alone: bool = False) -> Model:
+    spec = f"{name}/{part}"
+    return Model(name, spec, size, f"{size.width}", "fp32", 20 * MIB, 0.5, alone=alone)
+
+
+MINI = (
+    Job(
+        _mini("flux.1-dev-mini", "transformer", Size(64, 64)),
+        "8MiB",
+        1.04,
+        peers=(LEAF, MMGP),
+        full=True,
+    ),
+    Job(_mini("sdxl-mini", "unet", Size(128, 128)), "16MiB", 1.10),
+    Job(_mini("flux.2-dev-mini", "transformer", Size(64, 64), alone=True), "8MiB", 1.05),
+)
+"""The same steps where there is no GPU."""
