@@ -16,13 +16,16 @@ from torch.utils.hooks import RemovableHandle
 from tightfit.card.base import Card
 from tightfit.card.lanes import Mark, Queue
 from tightfit.errors import UsageError
+from tightfit.place.streaming.compiled import Around, is_new, may_compile, untraced
 from tightfit.place.streaming.groups import Group
 from tightfit.place.streaming.master import Master
 from tightfit.place.streaming.ring import Ring
 from tightfit.place.streaming.running import Call, Running
 from tightfit.place.streaming.seat import Seat
+from tightfit.place.streaming.tracing import Tracer
 
 _me = threading.get_ident
+_is_traced = torch.compiler.is_dynamo_compiling
 _SHOW_NOTHING: tuple[torch.Tensor, ...] = ()
 
 
@@ -38,7 +41,7 @@ class Passing:
         away: for each seat, what it shows while nobody uses the group.
         head: the module whose call covers every use.
         shown: the tensors that the seats show; empty for `away`.
-        calls: of `head` that are under way.
+        called: a call of `head` is under way.
     """
 
     group: Group
@@ -48,7 +51,7 @@ class Passing:
     away: Sequence[torch.Tensor]
     head: nn.Module
     shown: tuple[torch.Tensor, ...] = _SHOW_NOTHING
-    calls: int = 0
+    called: bool = False
 
     def show(self, views: tuple[torch.Tensor, ...]) -> None:
         """Let the seats show `views`, the tensors of a slot."""
@@ -78,6 +81,7 @@ class _Spot:
             that is being called, nothing has to be done.
         sees_end: whether a hook after its calls is there; where there is an `inner`, most of them
             need none, so it comes with the first that does.
+        compiled: set where it is compiled with its hooks; then what they do is done around that.
     """
 
     module: nn.Module
@@ -85,6 +89,7 @@ class _Spot:
     here: tuple[Passing, ...] = ()
     inner: Passing | None = None
     sees_end: bool = False
+    compiled: Around | None = None
 
     def holds(self, here: Iterable[Passing]) -> None:
         """From now on these have to be there."""
@@ -95,6 +100,9 @@ class _Spot:
 
 class Binding:
     """Hooks on a module: each group is on the card while one of its anchors is being called.
+
+    What hooks do is no part of a graph where blocks are compiled: see `compiled`. Only the hooks of
+    layers whose head is being called are looked through.
 
     Attributes:
         asleep: calls are left alone, since they are not about the weights (a dry run).
@@ -109,16 +117,21 @@ class Binding:
         masters: dict[int, Seat],
         *,
         begins: Callable[[], None] = lambda: None,
+        tracer: Tracer | None = None,
     ) -> None:
         """`masters` finds the seat of each tensor that the module holds, by the tensor's id.
 
-        `begins` is called as each outermost call begins, and may refuse it.
+        `begins` is called as each outermost call begins, and may refuse it. A `tracer` is told of
+        calls and uses; then `compute` is the tracer's.
         """
         self.asleep = False
         self._device = card.device
         self._begins = begins
-        self._line = _Line(card, compute)
+        self._tracer = tracer
+        self._line = _Line(card, compute, tracer)
         self.running = self._running = Running(self._line.ended)
+        self._entering: Callable[..., Any] = Binding._enter
+        self._leaving: Callable[..., Any] = Running.leave
         self._handles: list[RemovableHandle] = []
         self._modules = modules = dict(module.named_modules())
         self._spots: dict[str, _Spot] = {}
@@ -149,11 +162,16 @@ class Binding:
             self._spots[path] = spot = _Spot(self._modules[path], is_watched=path in always)
             spot.holds(here)
             self._hook(spot)
+        self._keep_compiler_out()
 
     def close(self) -> None:
         """End calls that ended unseen, and take the hooks away; harmless when repeated."""
         while self._handles:
             self._handles.pop().remove()
+        for spot in self._spots.values():
+            if spot.compiled is not None:
+                spot.compiled.remove()
+                spot.compiled = None
         self._running.end_all()
 
     def _hook(self, spot: _Spot) -> None:
@@ -164,9 +182,12 @@ class Binding:
         ) -> tuple[Any, Any] | None:
             del module
             inner = spot.inner
-            if inner is not None and inner.calls and running.owner == _me():
+            if inner is not None and inner.called and (_is_traced() or running.owner == _me()):
                 return None  # it is there for the whole call of its head
-            return self._enter(spot, args, kwargs)
+            if spot.compiled is not None:
+                return None
+            moved: tuple[Any, Any] | None = self._entering(self, spot, args, kwargs)
+            return moved
 
         self._handles.append(
             spot.module.register_forward_pre_hook(before, prepend=True, with_kwargs=True)
@@ -192,8 +213,8 @@ class Binding:
         def after(module: nn.Module, args: Any, output: Any) -> None:
             del args, output
             inner = spot.inner
-            if inner is None or not inner.calls:
-                running.leave(module)
+            if spot.compiled is None and (inner is None or not inner.called):
+                self._leaving(running, module)
 
         self._handles.append(spot.module.register_forward_hook(after, always_call=True))
         spot.sees_end = True
@@ -211,6 +232,7 @@ class Binding:
                 f"`{type(call.module).__name__}` is streamed, so it has no gradients, and an input "
                 "requires one: use torch.no_grad()."
             )
+        self._keep_compiler_out()
         self._begins()
         self._line.begin()
         call.undo = _without_autocast_cache()
@@ -228,9 +250,33 @@ class Binding:
         if each.ring.is_full_for(each.arena):
             self._running.end_unseen()
         call.taken.append(each)
+        if self._tracer is not None:
+            self._tracer.reach(each.group.name, call)
         each.show(each.ring.take(each.arena, call))
+        if self._tracer is not None:
+            self._tracer.start(call)
         if call.module is each.head:
-            each.calls = 1
+            each.called = True
+
+    def _keep_compiler_out(self) -> None:
+        """Where there is one: that may be at any time."""
+        if not may_compile():
+            return
+        if self._entering is Binding._enter:
+            self._entering, self._leaving = untraced(Binding._enter), untraced(Running.leave)
+        for spot in self._spots.values():
+            if spot.inner is None and is_new(spot.module, spot.compiled):
+                spot.compiled = self._around(spot)
+
+    def _around(self, spot: _Spot) -> Around:
+        def before(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any] | None:
+            moved: tuple[Any, Any] | None = self._entering(self, spot, args, kwargs)
+            return moved
+
+        def after() -> None:
+            self._leaving(self._running, spot.module)
+
+        return Around(spot.module, before, after)
 
 
 def _serving(masters: dict[int, Seat]) -> Callable[..., None]:
@@ -250,8 +296,9 @@ def _serving(masters: dict[int, Seat]) -> Callable[..., None]:
 class _Line:
     """Calls of one module one after another, whichever stream each of them computes in."""
 
-    def __init__(self, card: Card, compute: Queue) -> None:
+    def __init__(self, card: Card, compute: Queue, tracer: Tracer | None) -> None:
         self._card = card
+        self._tracer = tracer
         self._compute = compute
         self._last: Mark | None = None
 
@@ -259,19 +306,25 @@ class _Line:
         """An outermost call begins after the last one, in the stream of now."""
         if self._last is not None:
             self._compute.wait(self._last)
+        if self._tracer is not None:
+            self._tracer.begin()
 
     def ended(self, call: Call, seen: bool) -> None:
         """Let go what `call` took. What was not seen to end may be in any stream: wait for all."""
         if not seen:
             self._card.sync()
+        if self._tracer is not None:
+            self._tracer.leave(call)
         for each in reversed(call.taken):
             lingers = call.module is not each.head and len(each.group.anchors) > 1
             if call.module is each.head:
-                each.calls = 0
+                each.called = False
             if each.ring.leave(each.arena, call, lingers=lingers):
                 each.hide()
         if call.outermost:
             self._last = self._compute.mark(again=self._last)
+            if self._tracer is not None:
+                self._tracer.end(seen=seen)
         undo, call.undo = call.undo, None
         if undo is not None:
             undo()

@@ -7,11 +7,13 @@ import threading
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from types import CodeType, FrameType
 from typing import Any
 
 from torch import nn
 
-_CALL: Any = nn.Module._call_impl.__code__
+_OUTER: Any = nn.Module._wrapped_call_impl.__code__
+_INNER: Any = nn.Module._call_impl.__code__
 _me = threading.get_ident
 _LOOK_AGAIN = 0.1
 """Seconds after which a thread that waits looks whether the other's call is still under way."""
@@ -136,7 +138,16 @@ def _frames(thread: int | None) -> Counter[int]:
     found: Counter[int] = Counter()
     frame = sys._current_frames().get(thread) if thread is not None else None
     while frame is not None:
-        if frame.f_code is _CALL:
+        outside = frame.f_back
+        if _runs(frame, _OUTER) or (_runs(frame, _INNER) and not _runs(outside, _OUTER)):
             found[id(frame.f_locals.get("self"))] += 1
-        frame = frame.f_back
+        frame = outside
     return found
+
+
+def _runs(frame: FrameType | None, code: CodeType) -> bool:
+    """Whether `frame` runs `code`, also as a compiler has rewritten it."""
+    if frame is None:
+        return False
+    mine = frame.f_code
+    return mine is code or (mine.co_name == code.co_name and mine.co_filename == code.co_filename)

@@ -1,0 +1,83 @@
+"""Compiled blocks: what hooks do for them is done outside of their graphs.
+
+A module that is compiled as a whole (`module.compile()`) has its hooks in its graph, where ours
+cannot be: there they do nothing, and what they would do is done around the call. Where a module is
+compiled from its `forward` on, its hooks are outside anyway. Weights change places between calls
+without a guard that minds: slots differ in their addresses alone.
+
+Each streamed module inside one graph would end that graph, so a model that is compiled as one
+cannot be one graph, nor can a block whose layers are streamed one by one.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+
+_COMPILER = "torch._dynamo"
+_REASON = "streamed weights come between graphs, so compile the blocks and not what is around them"
+
+
+def may_compile() -> bool:
+    """Whether the compiler is loaded. That takes seconds, so we leave it to those who want it."""
+    return _COMPILER in sys.modules
+
+
+@functools.cache
+def untraced(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The same, but a graph ends where it is called."""
+    disable: Any = torch.compiler.disable
+    found: Callable[..., Any] = disable(function, reason=_REASON)
+    return found
+
+
+class Around:
+    """Stands in a module for what it was compiled to."""
+
+    def __init__(
+        self,
+        module: nn.Module,
+        before: Callable[[tuple[Any, ...], dict[str, Any]], tuple[Any, Any] | None],
+        after: Callable[[], None],
+    ) -> None:
+        """`before` may give other arguments; `after` is called whatever happened."""
+        self._module = module
+        self._compiled: Callable[..., Any] = compiled_of(module)
+        self._before = before
+        self._after = after
+        _put(module, self)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """As the module."""
+        try:
+            moved = self._before(args, kwargs)
+            if moved is not None:
+                args, kwargs = moved
+            return self._compiled(*args, **kwargs)
+        finally:
+            self._after()
+
+    def remove(self) -> None:
+        """The module has again what it was compiled to, if nobody has compiled it anew."""
+        if compiled_of(self._module) is self:
+            _put(self._module, self._compiled)
+
+
+def compiled_of(module: nn.Module) -> Any:
+    """What calls of `module` go to instead of its own; None where it is not compiled."""
+    return module._compiled_call_impl
+
+
+def is_new(module: nn.Module, known: Around | None) -> bool:
+    """Whether `module` is compiled, and not to what is `known`."""
+    return compiled_of(module) is not None and compiled_of(module) is not known
+
+
+def _put(module: nn.Module, call: Callable[..., Any]) -> None:
+    held: Any = module
+    held._compiled_call_impl = call
