@@ -19,6 +19,7 @@ from torch import nn
 from tests.cases.common import assert_back, virtual
 from tests.streaming import Case, Foreign, Net, Table, Uncalled, resident
 from tightfit.allocators import ALIGNMENT
+from tightfit.card import open_card
 from tightfit.card.virtual.card import VirtualCard
 from tightfit.errors import UsageError
 from tightfit.place import placed
@@ -622,3 +623,54 @@ def test_an_overlooked_foreign_use_shows_as_nan() -> None:
         assert module(x).cpu().isnan().all()
     with streamed(module, card, residency, case.blocks, order=case.order), torch.no_grad():
         assert torch.equal(module(x).cpu(), wanted)
+
+
+@pytest.mark.parametrize("name", ["cpu", "virtual:16MiB"])
+@pytest.mark.parametrize("level", ["block", "leaf"])
+def test_what_a_step_did_is_told_where_it_is_asked_for(name: str, level: Level) -> None:
+    """Each use and the bytes copied for it, with the same result; nothing where it is not asked."""
+    module, card = network(), open_card(name)
+    case, x = case_of(module), torch.randn(1, 16)
+    residency = case.everything(level, 2, lambda at: at % 3 == 2)
+    results = []
+    for traces in (False, True):
+        with (
+            streamed(
+                module, card, residency, case.blocks, order=case.order, traces=traces
+            ) as session,
+            torch.no_grad(),
+        ):
+            module(x)
+            before = session.copies.bytes
+            results += [module(x).cpu() for _ in range(3)]
+            moved = session.copies.bytes - before
+            steps = session.steps
+        assert bool(steps) == traces
+    assert all(torch.equal(result, results[0]) for result in results)
+    assert len(steps) == 4
+    assert sum(step.moved_bytes for step in steps[1:]) == moved
+    streams = {group.name for group in session.groups if not group.stays}
+    assert {block.name for block in steps[-1].blocks} == streams
+    assert (steps[-1].seconds is None) == (name != "cpu")
+
+
+def test_a_step_that_was_interrupted_is_not_told() -> None:
+    """One that failed is: it is known when that ended."""
+    module, card = network(), virtual("16MiB")
+    case, x = case_of(module), torch.randn(1, 16)
+    failing = Interrupted(module.blocks[1])
+    residency = case.everything("block", 2, lambda _: False)
+    with (
+        streamed(module, card, residency, case.blocks, order=case.order, traces=True) as session,
+        torch.no_grad(),
+    ):
+        hook = module.blocks[1].register_forward_hook(failing.interrupt)
+        for error, told in ((KeyboardInterrupt, 0), (KeyError, 1)):
+            failing.error = error
+            with pytest.raises(error):
+                module(x)
+            assert len(session.steps) == told
+        hook.remove()
+        module(x)
+        assert len(session.steps) == 2
+        assert len(session.steps[0].blocks) < len(session.steps[1].blocks)

@@ -31,11 +31,11 @@ class Traced:
 
     def __init__(self, *, count: int = 4, slots: int = 2) -> None:
         self.compute, self.lane = Counting(), TimedLane(RATE)
-        self.tracer = Tracer(self.lane, self.compute)
+        self.tracer = Tracer()
+        lane, compute = self.tracer.over(self.lane, self.compute)
         blocks = [torch.full((SIZE,), at, dtype=torch.uint8) for at in range(count)]
         self.arenas = [Arena(Layout.of([block]), [block]) for block in blocks]
-        card, tracer = open_card("cpu"), self.tracer
-        self.ring = Ring(card, tracer.lane, tracer.compute, self.arenas, slots=slots)
+        self.ring = Ring(open_card("cpu"), lane, compute, self.arenas, slots=slots)
         self.ring.ahead()
 
     def step(self, *, seen: bool = True) -> None:
@@ -117,10 +117,11 @@ def test_a_step_that_was_not_seen_to_end_is_forgotten() -> None:
 def test_every_card_can_be_traced(name: str) -> None:
     """The bytes are told, and times where there is a clock."""
     card = open_card(name)
-    tracer = Tracer(open_lane(card), compute_of(card))
+    tracer = Tracer()
+    lane, compute = tracer.over(open_lane(card), compute_of(card))
     block = torch.ones(SIZE)
     arena = Arena(Layout.of([block]), [block])
-    ring = Ring(card, tracer.lane, tracer.compute, [arena], slots=1)
+    ring = Ring(card, lane, compute, [arena], slots=1)
     tracer.begin()
     tracer.reach("one", "me")
     assert torch.equal(ring.take(arena, "me")[0].cpu(), block)

@@ -20,6 +20,7 @@ from tightfit.place.streaming.pinned import pages
 from tightfit.place.streaming.placeholders import Placeholders
 from tightfit.place.streaming.ring import Copies, Ring
 from tightfit.place.streaming.seat import Seat
+from tightfit.place.streaming.tracing import Tracer
 from tightfit.weigh.tensors import Held, Kind, identity, walk
 
 _Key = tuple[int, ...]
@@ -60,6 +61,7 @@ class Placement:
     and the module is whole.
 
     Attributes:
+        host: where masters are.
         past: copies of the rings that are closed.
         table_bytes: of tables in plain attributes that are on the card.
     """
@@ -69,7 +71,7 @@ class Placement:
         self._module = module
         self._card = card
         self._stack = stack
-        self._host = host
+        self.host = host
         self._seats: dict[int, Seat] = {}
         self._heads = dict(module.named_modules())
         self._placeholders = Placeholders(card.device)
@@ -109,7 +111,7 @@ class Placement:
     @property
     def pinned_bytes(self) -> int:
         """Of masters that the driver holds in place."""
-        return self._host.pins.bytes
+        return self.host.pins.bytes
 
     def master(self, tensor: torch.Tensor) -> torch.Tensor:
         """The values of a tensor of the module, on the host."""
@@ -129,13 +131,13 @@ class Placement:
 
     def choose(self, groups: Iterable[Group]) -> None:
         """Decide where the masters of `groups`, in the order in which they stream, will be."""
-        self._host.plan([self._wish(each) for each in groups if _key(each) not in self._masters])
+        self.host.plan([self._wish(each) for each in groups if _key(each) not in self._masters])
 
     def pack(self, group: Group) -> Master:
         """The master of `group`, made the first time; masters that nothing needs any more go."""
         key = _key(group)
         if key not in self._masters:
-            self._masters[key] = _Kept(self._host.take(self._wish(group)))
+            self._masters[key] = _Kept(self.host.take(self._wish(group)))
             self._settle(key, self._seats_of(group))
         return self._masters[key].master
 
@@ -152,11 +154,11 @@ class Placement:
         for other in [k for k, m in self._masters.items() if m is not kept and m.users & ids]:
             self._masters[other].users -= ids
             if not self._masters[other].users:
-                self._host.release(self._masters.pop(other).master)
+                self.host.release(self._masters.pop(other).master)
 
     def _pin_again(self, groups: Iterable[Group]) -> None:
         """Where pins are short, masters of what streams come before those of what is there."""
-        pins = self._host.pins
+        pins = self.host.pins
         idle = [self._masters[key].master for key in self._residents if key in self._masters]
         for group in groups:
             master = self._masters[_key(group)].master
@@ -164,13 +166,13 @@ class Placement:
             if master.pinned or master.whole is None or size > pins.budget:
                 continue
             while idle and pins.bytes + size > pins.budget:
-                self._host.release(idle.pop())
+                self.host.release(idle.pop())
             if pins.bytes + size <= pins.budget:
-                self._host.pin(master)
+                self.host.pin(master)
 
     def _unpin(self) -> None:
         while self._masters:
-            self._host.release(self._masters.popitem()[1].master)
+            self.host.release(self._masters.popitem()[1].master)
 
     # To the card and off it
 
@@ -270,9 +272,17 @@ class Placement:
                 vars(held.owner)[held.name] = held.tensor.to(self._card.device)
                 self.table_bytes += held.tensor.nbytes
 
-    def bind(self, begins: Callable[[], None]) -> Binding:
+    def bind(self, begins: Callable[[], None], *, tracer: Tracer | None = None) -> Binding:
         """From here on calls find their weights; `begins` may refuse each outermost one."""
-        binding = Binding(self._module, self._card, self._compute, (), self._seats, begins=begins)
+        binding = Binding(
+            self._module,
+            self._card,
+            self._compute,
+            (),
+            self._seats,
+            begins=begins,
+            tracer=tracer,
+        )
         self._stack.callback(binding.rebind, ())
         self._stack.callback(binding.close)
         return binding

@@ -8,6 +8,7 @@ from contextlib import ExitStack, contextmanager
 from torch import nn
 
 from tightfit.card.base import Card
+from tightfit.card.lanes import Lane, Queue
 from tightfit.place.streaming.arrangement import Arrangement, groups_for
 from tightfit.place.streaming.binding import Binding
 from tightfit.place.streaming.claims import claim
@@ -17,6 +18,8 @@ from tightfit.place.streaming.pinned import Pins
 from tightfit.place.streaming.placement import Placement, plain_mode
 from tightfit.place.streaming.ring import Copies, Ring
 from tightfit.place.streaming.strangers import refuse_strangers
+from tightfit.place.streaming.trace import StepTrace
+from tightfit.place.streaming.tracing import Tracer
 from tightfit.place.streaming.turn import between_calls
 from tightfit.place.streaming.watching import Replanned
 from tightfit.plan.streaming.residency import Residency
@@ -27,10 +30,17 @@ from tightfit.weigh.order import Order
 class Streaming:
     """A module while it is streamed."""
 
-    def __init__(self, arrangement: Arrangement, placement: Placement, binding: Binding) -> None:
+    def __init__(
+        self,
+        arrangement: Arrangement,
+        placement: Placement,
+        binding: Binding,
+        tracer: Tracer | None,
+    ) -> None:
         self._arrangement = arrangement
         self._placement = placement
         self._binding = binding
+        self._tracer = tracer
 
     def change(self, residency: Residency, *, room: int | None = None) -> None:
         """Move weights to where another residency says: between two calls, with the same bits.
@@ -93,6 +103,11 @@ class Streaming:
         return self._placement.rings
 
     @property
+    def host(self) -> Masters:
+        """What it takes of the host."""
+        return self._placement.host
+
+    @property
     def pinned_bytes(self) -> int:
         """Of masters that the driver holds in place."""
         return self._placement.pinned_bytes
@@ -106,6 +121,14 @@ class Streaming:
     def ring_bytes(self) -> int:
         """Of all slots."""
         return sum(ring.bytes for ring in self.rings)
+
+    @property
+    def steps(self) -> tuple[StepTrace, ...]:
+        """What the latest outermost calls did, the last one last; none where nothing is traced.
+
+        The host waits until the card is done with them.
+        """
+        return () if self._tracer is None else self._tracer.steps
 
     @property
     def copies(self) -> Copies:
@@ -130,6 +153,7 @@ def streamed(
     pins: Pins | None = None,
     host: int | None = None,
     compares: bool = False,
+    traces: bool = False,
     room: int | None = None,
 ) -> Iterator[Streaming]:
     """While inside, `module` computes on `card` with the weights where `residency` says.
@@ -150,6 +174,7 @@ def streamed(
         host: how many bytes of memory masters may newly take; None is what there is. Weights that
             are mapped from files stay in them beyond that, and are read for each use.
         compares: for finding faults: each copy is waited for and compared with its master.
+        traces: what each step did is kept in `Streaming.steps`.
         room: what reserved may come to on the card, with all that this process holds there. While
             weights are placed, it is compared with what is allocated; when it would pass the room,
             what is not placed yet is planned again (see `Streaming.replanned`). None: not watched.
@@ -166,10 +191,17 @@ def streamed(
         scan = Scan(module, order=order)
         groups = groups_for(residency, scan, weights)
         with plain_mode():
-            placement = Placement(module, card, stack, Masters(card, pins=pins, room=host))
+            tracer = Tracer() if traces else None
+            through = _as_they_are if tracer is None else tracer.over
+            masters = Masters(card, pins=pins, room=host, through=through)
+            placement = Placement(module, card, stack, masters)
             placement.seat(scan.helds)
             arrangement = Arrangement(placement, card, scan, weights, compares=compares)
-            binding = placement.bind(arrangement.check)
+            binding = placement.bind(arrangement.check, tracer=tracer)
             arrangement.begin(residency, groups, binding, room=room)
             placement.bring_tables()
-        yield Streaming(arrangement, placement, binding)
+        yield Streaming(arrangement, placement, binding, tracer)
+
+
+def _as_they_are(lane: Lane, compute: Queue) -> tuple[Lane, Queue]:
+    return lane, compute

@@ -41,24 +41,23 @@ class _Step:
 class Tracer:
     """Sets stamps as copies, waits and uses are queued; the host waits only in `steps`.
 
-    Copies and waits have to be queued through it. A copy belongs to the use that waits for the mark
-    right after it.
-
-    Attributes:
-        lane, compute: to be used instead of those of the card.
+    Copies and waits have to go through the queues of `over`. A copy belongs to the use that waits
+    for the mark right after it.
     """
 
-    def __init__(self, lane: Lane, compute: Queue) -> None:
-        """Over the queues of a card, with their clock if it has one."""
-        self.lane: Lane = _TracedLane(lane, self)
-        self.compute: Queue = _TracedQueue(compute, self)
-        self._compute = compute
+    def __init__(self) -> None:
+        self._compute: Queue | None = None
         self._spare: deque[Stamp] = deque()
         self._copies: dict[Mark, _Copy] = {}
         self._met: _Copy | None = None
         self._step: _Step | None = None
         self._under_way: dict[object, list[_Use]] = {}
         self._ended: deque[_Step | StepTrace] = deque()
+
+    def over(self, lane: Lane, compute: Queue) -> tuple[Lane, Queue]:
+        """What to use instead of the queues of a card; stamps are of its clock, if it has one."""
+        self._compute = compute
+        return _TracedLane(lane, self), _TracedQueue(compute, self)
 
     @property
     def steps(self) -> tuple[StepTrace, ...]:
@@ -114,8 +113,10 @@ class Tracer:
 
     # What queues say
 
-    def stamp(self, queue: Queue) -> Stamp | None:
+    def stamp(self, queue: Queue | None) -> Stamp | None:
         """A point in `queue`, one that nobody needs any more set anew; in any thread."""
+        if queue is None:
+            return None
         try:
             again = self._spare.pop()
         except IndexError:
