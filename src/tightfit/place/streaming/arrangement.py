@@ -62,12 +62,18 @@ class Arrangement:
         self._binding = binding
         self._arrange(residency, groups, room)
 
+    def end(self) -> None:
+        """Nothing can be changed any more."""
+        self._binding = None
+
     def change(self, residency: Residency, *, room: int | None) -> None:
         """Another time, in a turn.
 
         Where that fails, all is as it was before; if not even that fits any more, or after an
         interrupt, nothing is on the card, and calls are refused until another change succeeds.
         """
+        if self._binding is None:
+            raise UsageError(f"`{self._weights.name}` is not streamed any more.")
         with plain_mode():
             groups = self._groups(residency)
             before = self.residency

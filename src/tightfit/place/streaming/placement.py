@@ -124,10 +124,15 @@ class Placement:
     # To the host
 
     def seat(self, helds: Iterable[Held]) -> None:
-        """From here on these tensors are managed: none has gradients."""
+        """From here on these tensors are managed: none has gradients.
+
+        What they show while they are away is made at once: it must not be in the way when memory
+        is short.
+        """
         for held in helds:
             if id(held.tensor) not in self._seats:
                 self._seats[id(held.tensor)] = Seat(held.tensor, held.path)
+                self._placeholders.like(held.tensor)
 
     def choose(self, groups: Iterable[Group]) -> None:
         """Decide where the masters of `groups`, in the order in which they stream, will be."""

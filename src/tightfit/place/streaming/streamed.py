@@ -197,6 +197,7 @@ def streamed(
             placement = Placement(module, card, stack, masters)
             placement.seat(scan.helds)
             arrangement = Arrangement(placement, card, scan, weights, compares=compares)
+            stack.callback(arrangement.end)
             binding = placement.bind(arrangement.check, tracer=tracer)
             arrangement.begin(residency, groups, binding, room=room)
             placement.bring_tables()

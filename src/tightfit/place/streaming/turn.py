@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 
 from torch import nn
@@ -15,9 +16,10 @@ def between_calls(running: Running, what: str, work: Callable[[], None]) -> None
 
     Raises `UsageError`, saying `what` was wanted, in the middle of a call of this thread.
     """
-    if running.is_mine():
+    me = threading.get_ident()
+    if running.owner == me:
         running.end_unseen()
-        if running.is_mine():
+        if running.owner == me:
             raise UsageError(f"{what} is for between two calls of the module, not for inside one.")
     _Turn()(running, work)
 
