@@ -44,6 +44,7 @@ class Bounce:
         self.held = False
         self._marks = marks
         self._pins = pins
+        self._memory: list[torch.Tensor] = []
         self._buffers: list[_Buffer] = []
         self._turn = 0
 
@@ -56,12 +57,12 @@ class Bounce:
         """`COUNT` buffers of `size` bytes each, or as many as are held; harmless when repeated."""
         if self._buffers:
             return
-        memory = [mapping(size) for _ in range(COUNT)]
-        held = [each for each in memory if self._pins.hold(each)]
+        self._memory = [mapping(size) for _ in range(COUNT)]
+        held = [each for each in self._memory if self._pins.hold(each)]
         self.held = len(held) >= _LEAST
-        for each in () if self.held else held:
-            self._pins.release(each)
-        self._buffers = [_Buffer(each) for each in (held if self.held else memory)]
+        for memory in () if self.held else held:
+            self._pins.release(memory)
+        self._buffers = [_Buffer(each) for each in (held if self.held else self._memory)]
 
     def pour(self, lane: Lane, target: torch.Tensor, source: Source, start: int) -> int:
         """Queue a copy of the bytes of `source` from `start` on; where the next one starts.
@@ -83,11 +84,11 @@ class Bounce:
 
     def close(self) -> None:
         """Let the memory go; what was copied from it has to have arrived."""
-        if self.held:
-            self.held = False
-            for each in self._buffers:
-                self._pins.release(each.memory)
+        self.held = False
+        for memory in self._memory:
+            self._pins.release(memory)
         self._buffers.clear()
+        self._memory.clear()
 
 
 def buffer_size(budget: int, largest: int) -> int:

@@ -37,6 +37,11 @@ class Wish:
     layout: Layout
     tensors: tuple[torch.Tensor, ...]
 
+    @classmethod
+    def of(cls, tensors: Sequence[torch.Tensor]) -> Wish:
+        """With a layout of their own."""
+        return cls(Layout.of(tensors), tuple(tensors))
+
     @property
     def key(self) -> tuple[tuple[int, int], ...]:
         """Where they lie."""
@@ -83,6 +88,7 @@ class Masters:
         self._taken = 0
         self._short = False
         self._own: set[int] = set()
+        self._pinning: Arena | None = None
         self._files = Files()
         self._filed: set[object] = set()
         self._unpinned: set[object] = set()
@@ -133,18 +139,21 @@ class Masters:
         return arena
 
     def pin(self, master: Master) -> bool:
-        """Hold `master` in place, if that is asked for, allowed and of use; whether it is held."""
+        """Hold `master` in place, if that is allowed and of use; whether it is held."""
         if isinstance(master, Arena) and not master.pinned:
+            master.pinned = True  # until it is known: whatever is interrupted is released
+            self._pinning = master
             master.pinned = self.pins.hold(master.buffer)
             master.at_once = master.pinned or not self._waits
-        return isinstance(master, Arena) and master.pinned
+            self._pinning = None
+        return master.pinned
 
     def release(self, master: Master) -> None:
         """Hold it no longer; nothing may be under way from it. Harmless when repeated."""
         if isinstance(master, Arena) and master.pinned:
+            self.pins.release(master.buffer)
             master.pinned = False
             master.at_once = not self._waits
-            self.pins.release(master.buffer)
 
     def stop(self) -> None:
         """End the worker; what was not begun is dropped. Harmless when repeated."""
@@ -153,6 +162,8 @@ class Masters:
     def close(self) -> None:
         """Let buffers and files go, after `stop`, when all copies have arrived."""
         self.lane.close()
+        if self._pinning is not None:
+            self.release(self._pinning)
         self._bounce.close()
         self._files.close()
 

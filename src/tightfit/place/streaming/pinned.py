@@ -18,9 +18,7 @@ class Pins:
 
     Attributes:
         budget: bytes that may be held.
-        asked: bytes of the buffers that are held.
-        bytes: what those that are held really take: whole pages.
-        refused: buffers that were not, for want of budget or by the driver's word.
+        refused: buffers that were not held, for want of budget or by the driver's word.
         refused_bytes: of them.
     """
 
@@ -33,12 +31,21 @@ class Pins:
     ) -> None:
         """`register` is given an address and a size, and `unregister` the address."""
         self.budget = budget
-        self.asked = 0
-        self.bytes = 0
         self.refused = 0
         self.refused_bytes = 0
+        self._held: dict[int, torch.Tensor] = {}
         self._register = register
         self._unregister = unregister
+
+    @property
+    def asked(self) -> int:
+        """Bytes of the buffers that are held."""
+        return sum(buffer.nbytes for buffer in self._held.values())
+
+    @property
+    def bytes(self) -> int:
+        """What they really take: every page that a byte of one lies in."""
+        return sum(map(_pages, self._held.values()))
 
     @classmethod
     def none(cls) -> Pins:
@@ -67,24 +74,26 @@ class Pins:
         return cls(budget, register=register, unregister=unregister)
 
     def hold(self, buffer: torch.Tensor) -> bool:
-        """Hold `buffer` in place, from its first to its last byte; whether that was done."""
+        """Hold `buffer` in place, from its first to its last byte; whether that was done.
+
+        After an interrupt nobody knows: it counts as held until it is released.
+        """
         if buffer.nbytes == 0:
             return False
-        takes = _pages(buffer)
-        fits = self.bytes + takes <= self.budget
-        if fits and self._register(buffer.data_ptr(), buffer.nbytes):
-            self.asked += buffer.nbytes
-            self.bytes += takes
-            return True
+        if self.bytes + _pages(buffer) <= self.budget:
+            self._held[buffer.data_ptr()] = buffer
+            if self._register(buffer.data_ptr(), buffer.nbytes):
+                return True
+            del self._held[buffer.data_ptr()]
         self.refused += 1
         self.refused_bytes += buffer.nbytes
         return False
 
     def release(self, buffer: torch.Tensor) -> None:
-        """Let a held buffer go; nothing may be copied from it any more."""
-        self._unregister(buffer.data_ptr())
-        self.asked -= buffer.nbytes
-        self.bytes -= _pages(buffer)
+        """Let a held buffer go; nothing may be copied from it any more. Harmless for others."""
+        if buffer.data_ptr() in self._held:
+            self._unregister(buffer.data_ptr())
+            self._held.pop(buffer.data_ptr(), None)
 
 
 def pages(size: int) -> int:
