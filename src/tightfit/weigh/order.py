@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
@@ -95,11 +96,11 @@ class Order:
 def run_order(module: nn.Module, call: Callable[[], object]) -> Order:
     """Run `call`, which runs `module` or parts of it, and see which weights it needs when.
 
-    On the meta device this takes no values and little time; on any other it is a real run. What
-    `call` raises comes through. The module is left as it was.
+    On the meta device this takes no values and little time; on any other it is a real run. What is
+    compiled runs as it is written. What `call` raises comes through. The module is left as it was.
     """
     watch = _Watch(module)
-    with watch.hooked(), torch.no_grad(), watch:
+    with watch.hooked(), torch.no_grad(), _not_compiled(), watch:
         call()
     return watch.order()
 
@@ -134,6 +135,12 @@ def joined(weights: Weights, order: Order) -> Weights:
         home = min((unit for unit in units if _holds(unit, block.name)), key=len, default=None)
         blocks.setdefault(block.name if home is None else home, []).extend(block.leaves)
     return replace(weights, blocks=tuple(Block(n, tuple(b)) for n, b in blocks.items()))
+
+
+def _not_compiled() -> AbstractContextManager[object]:
+    """A compiler gives way, where one is loaded: it cannot be watched, and calls no hooks."""
+    stance: Any = torch.compiler.set_stance
+    return stance("force_eager") if "torch._dynamo" in sys.modules else nullcontext()
 
 
 class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]

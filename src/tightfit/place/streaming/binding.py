@@ -184,7 +184,7 @@ class Binding:
             inner = spot.inner
             if inner is not None and inner.called and (_is_traced() or running.owner == _me()):
                 return None  # it is there for the whole call of its head
-            if spot.compiled is not None:
+            if spot.compiled is not None and spot.compiled.inside:
                 return None
             moved: tuple[Any, Any] | None = self._entering(self, spot, args, kwargs)
             return moved
@@ -212,8 +212,10 @@ class Binding:
 
         def after(module: nn.Module, args: Any, output: Any) -> None:
             del args, output
+            if spot.compiled is not None and spot.compiled.inside:
+                return
             inner = spot.inner
-            if spot.compiled is None and (inner is None or not inner.called):
+            if inner is None or not inner.called:
                 self._leaving(running, module)
 
         self._handles.append(spot.module.register_forward_hook(after, always_call=True))
@@ -259,8 +261,8 @@ class Binding:
             each.called = True
 
     def _keep_compiler_out(self) -> None:
-        """Where there is one: that may be at any time."""
-        if not may_compile():
+        """While there are hooks, from when on there is a compiler: that may be at any time."""
+        if not self._handles or not may_compile():
             return
         if self._entering is Binding._enter:
             self._entering, self._leaving = untraced(Binding._enter), untraced(Running.leave)

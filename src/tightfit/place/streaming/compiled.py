@@ -37,7 +37,11 @@ def untraced(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class Around:
-    """Stands in a module for what it was compiled to."""
+    """Stands in a module for what it was compiled to.
+
+    Attributes:
+        inside: such a call is under way, so the module's hooks have nothing to do.
+    """
 
     def __init__(
         self,
@@ -46,6 +50,7 @@ class Around:
         after: Callable[[], None],
     ) -> None:
         """`before` may give other arguments; `after` is called whatever happened."""
+        self.inside = False
         self._module = module
         self._compiled: Callable[..., Any] = compiled_of(module)
         self._before = before
@@ -58,7 +63,11 @@ class Around:
             moved = self._before(args, kwargs)
             if moved is not None:
                 args, kwargs = moved
-            return self._compiled(*args, **kwargs)
+            was, self.inside = self.inside, True
+            try:
+                return self._compiled(*args, **kwargs)
+            finally:
+                self.inside = was
         finally:
             self._after()
 
