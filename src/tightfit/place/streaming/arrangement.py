@@ -159,6 +159,7 @@ class Arrangement:
                         continue
                 placement.stay(waiting[0])
                 watch.placed(waiting[0].layout.bytes)
+            watch.look()
         finally:
             hold.release()
         return residency, groups

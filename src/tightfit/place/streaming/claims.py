@@ -21,7 +21,9 @@ def claim(module: nn.Module, stack: ExitStack) -> None:
 
     Raises `UsageError` naming what is streamed already.
     """
-    mine = {id(held.tensor): held.path for held in weights(module)}
+    mine: dict[int, str] = {}
+    for held in weights(module):
+        mine.setdefault(id(held.tensor), held.path)
     name = type(module).__name__
     with _guard:
         if module in _claimed:

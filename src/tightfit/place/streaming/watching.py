@@ -59,11 +59,17 @@ class Watch:
             self.look()
 
     def look(self) -> None:
-        """Read the card; where it does not tell, nothing is learnt."""
+        """Read the card; where it does not tell, nothing is learnt.
+
+        Raises `MemoryShortage` where the room was passed all the same.
+        """
         reading = self._card.read()
-        if reading.allocated is not None and reading.reserved is not None:
-            self._drift = self._drift.after(allocated=reading.allocated, reserved=reading.reserved)
-            self._since = 0
+        if reading.allocated is None or reading.reserved is None:
+            return
+        self._drift = self._drift.after(allocated=reading.allocated, reserved=reading.reserved)
+        self._since = 0
+        if reading.reserved > self._room:
+            raise self._shortage("were")
 
     def has_room_for(self, size: int) -> bool:
         """Whether reserved stays within the room with so many bytes more."""
@@ -77,8 +83,8 @@ class Watch:
     ) -> tuple[Residency, Replanned] | None:
         """What else can be done with the pieces that wait, and what came of it.
 
-        None is that nothing more can go. Raises `MemoryShortage` where what cannot be streamed
-        does not fit.
+        None is that nothing more can go: it may fit all the same, between what is there. Raises
+        `MemoryShortage` where it cannot even then.
         """
         drift = self._drift
         found = replan(
@@ -89,17 +95,9 @@ class Watch:
             slots=residency.ring.slots or _SLOTS,
         )
         if found is None:
-            rest = sum(piece.bytes for piece in waiting)
-            raise MemoryShortage(
-                "Not enough memory to place the weights.",
-                figures=(
-                    f"{format_bytes(rest)} are still to be placed; {format_bytes(drift.reserved)} "
-                    f"of {format_bytes(self._room)} on {self._card.name} are reserved, for "
-                    f"{format_bytes(drift.allocated)} in use."
-                ),
-                tried=("streaming what is not placed yet",),
-                advice="a larger budget, or a plan that streams more from the start",
-            )
+            if drift.allocated + sum(piece.bytes for piece in waiting) > self._room:
+                raise self._shortage("are")
+            return None
         gone = {piece.name for piece in found.streamed}
         if not gone:
             return None
@@ -110,6 +108,19 @@ class Watch:
         names = tuple(piece.name for piece in waiting if piece.name in gone)
         told = Replanned(drift.allocated, drift.reserved, self._room, names)
         return replace(residency, stays=stays, ring=found.ring), told
+
+    def _shortage(self, tense: str) -> MemoryShortage:
+        drift = self._drift
+        return MemoryShortage(
+            "Not enough memory to place the weights.",
+            figures=(
+                f"{format_bytes(drift.reserved)} are reserved on {self._card.name} for "
+                f"{format_bytes(drift.allocated)} in use, and more are to be placed; "
+                f"{format_bytes(self._room)} may be."
+            ),
+            tried=(f"streaming what {tense} not placed yet",),
+            advice="a larger budget, or a plan that streams more from the start",
+        )
 
 
 class Hold:
