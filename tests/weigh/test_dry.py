@@ -76,6 +76,17 @@ def test_attention_is_the_fused_kernel() -> None:
     assert dry_peak(lambda: functional.scaled_dot_product_attention(q, q, q)) == q.nbytes
 
 
+def test_what_attention_gives_lies_as_its_query_does() -> None:
+    """Heads that were split off the last axis go back as a view, as a card was watched to do."""
+    x = meta(1, 64, 4 * 16)
+
+    def call() -> torch.Tensor:
+        q = x.unflatten(2, (4, 16)).transpose(1, 2)
+        return functional.scaled_dot_product_attention(q, q, q).transpose(1, 2).flatten(2)
+
+    assert dry_peak(call) == x.nbytes
+
+
 def test_the_figure_can_be_asked_for_again() -> None:
     """Nothing is left of a run: the second says the same."""
     x = meta(100, 100)

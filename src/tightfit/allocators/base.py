@@ -26,10 +26,7 @@ def round_up(size: int, step: int) -> int:
 
 @dataclass(eq=False)
 class Block:
-    """Bytes [offset, offset + size) of a segment, in use or free, linked to its neighbours.
-
-    `padding` bytes at its end are taken and not handed out: they count as reserved alone.
-    """
+    """Bytes [offset, offset + size) of a segment, in use or free, linked to its neighbours."""
 
     offset: int
     size: int
@@ -37,12 +34,6 @@ class Block:
     free: bool = False
     before: Block | None = None
     after: Block | None = None
-    padding: int = 0
-
-    @property
-    def used(self) -> int:
-        """What was handed out."""
-        return self.size - self.padding
 
 
 class Allocator(ABC):
@@ -69,13 +60,12 @@ class Allocator(ABC):
             block = self._place(rounded)
         if block is None:
             raise Full
-        self.allocated += block.used
+        self.allocated += block.size
         return block
 
     def give(self, block: Block) -> None:
         """Take a block back."""
-        self.allocated -= block.used
-        block.padding = 0
+        self.allocated -= block.size
         self._return(block)
 
     @abstractmethod

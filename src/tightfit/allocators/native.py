@@ -13,6 +13,8 @@ SMALL_SEGMENT = 2 * MIB
 LARGE_LIMIT = 10 * MIB
 LARGE_SEGMENT = 20 * MIB
 LARGE_ROUNDING = 2 * MIB
+_TOP = 1 << 50
+"""Where addresses begin to fall; far above any sum of segments."""
 
 
 class NativeAllocator(PooledAllocator):
@@ -23,7 +25,7 @@ class NativeAllocator(PooledAllocator):
         self._small = Pool(split_above=ALIGNMENT - 1)
         self._large = Pool(split_above=SMALL_LIMIT)
         self.pools = (self._small, self._large)
-        self._next = 0  # address of the next segment: they rise, as a driver's mostly do
+        self._lowest = _TOP  # a driver hands out addresses from the top down
 
     def _place(self, size: int) -> Block | None:
         pool = self._small if size <= SMALL_LIMIT else self._large
@@ -32,8 +34,8 @@ class NativeAllocator(PooledAllocator):
             segment = self._segment(size)
             if not self._reserve(segment):
                 return None
-            block = Block(self._next, segment, pool)
-            self._next += segment
+            self._lowest -= segment
+            block = Block(self._lowest, segment, pool)
             pool.heads.append(block)
         return pool.cut(block, size)
 

@@ -1,4 +1,4 @@
-"""Pools of blocks: best fit, splitting, joining; what the caching allocators share."""
+"""Pools of blocks: which free one is taken, splitting, joining; what the allocators share."""
 
 from __future__ import annotations
 
@@ -49,9 +49,7 @@ class Pool:
             block.after = after.after
             if after.after is not None:
                 after.after.before = block
-        block.free = True
-        insort(self._free, (block.size, block.offset))
-        self._by_offset[block.offset] = block
+        self._list(block)
 
     def unlist(self, block: Block) -> None:
         """Take a free block off the free list."""
@@ -70,6 +68,10 @@ class Pool:
             self.put(tail)
         return block
 
+    def cut_again(self, block: Block, size: int) -> Block:
+        """`cut` for a block that was in use before."""
+        return self.cut(block, size)
+
     def free_blocks(self) -> list[Block]:
         """Every free block, in no order."""
         return list(self._by_offset.values())
@@ -81,6 +83,51 @@ class Pool:
             while block is not None:
                 yield block
                 block = block.after
+
+    def _list(self, block: Block) -> None:
+        block.free = True
+        insort(self._free, (block.size, block.offset))
+        self._by_offset[block.offset] = block
+
+
+@dataclass(eq=False)
+class StackedPool(Pool):
+    """Free blocks lie in stacks, one for each power of two, and what was freed last is taken first.
+
+    A block that was in use before is cut from its high end, and what is left keeps its place.
+    """
+
+    _freed: dict[int, int] = field(default_factory=dict)
+    _frees: int = 0
+
+    def find(self, size: int) -> Block | None:
+        """The latest of the lowest stack that has a block of at least `size` bytes, unlisted."""
+        at = bisect_left(self._free, (size, -1))
+        if at == len(self._free):
+            return None
+        above = 1 << self._free[at][0].bit_length()
+        stack = self._free[at : bisect_left(self._free, (above, -1))]
+        _, offset = max(stack, key=lambda one: self._freed[one[1]])
+        block = self._by_offset[offset]
+        self.unlist(block)
+        return block
+
+    def cut_again(self, block: Block, size: int) -> Block:
+        """The high end of `block`, if the rest is worth keeping."""
+        rest = block.size - size
+        if rest <= self.split_above:
+            return block
+        high = Block(block.offset + rest, size, self, False, block, block.after)
+        if block.after is not None:
+            block.after.before = high
+        block.after, block.size = high, rest
+        super()._list(block)
+        return high
+
+    def _list(self, block: Block) -> None:
+        super()._list(block)
+        self._frees += 1
+        self._freed[block.offset] = self._frees
 
 
 class PooledAllocator(Allocator):
@@ -99,8 +146,7 @@ class PooledAllocator(Allocator):
                 if block.free:
                     free += block.size
                 else:
-                    used += block.used
-                    free += block.padding
+                    used += block.size
         if used != self.allocated:
             raise BooksError(f"blocks in use add up to {used}, allocated says {self.allocated}")
         if used + free != self.reserved:

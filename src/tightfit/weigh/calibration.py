@@ -23,7 +23,7 @@ _LIMIT = 300
 _LEAST, _MOST = 0.5, 16.0
 _APART = 1.5
 """So many times the smallest must the largest be for a line through both to tell others."""
-VERSION = 1
+VERSION = 2
 """Of the file; also to be raised when the same run is predicted in another way than before."""
 
 

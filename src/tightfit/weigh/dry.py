@@ -161,7 +161,7 @@ class _Fused(TorchFunctionMode):
             given = dict(zip(("query", "key", "value"), args, strict=False)) | kwargs
             query, value = given.get("query"), given.get("value")
             if query is not None and value is not None and query.device.type == "meta":
-                made = query.new_empty((*query.shape[:-1], value.shape[-1]))
+                made = _laid_out_as(query, (*query.shape[:-1], value.shape[-1]))
                 self._books.note(ATTENTION, [query, value], [made])
                 pairs = math.prod(query.shape[:-1]) * value.shape[-2]
                 self._books.flops += 2 * pairs * (query.shape[-1] + value.shape[-1])
@@ -175,3 +175,12 @@ class _Fused(TorchFunctionMode):
                 self._books.note("rms_norm", [source], [made])
                 return made
         return func(*args, **kwargs)
+
+
+def _laid_out_as(query: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor:
+    """A new tensor whose axes lie in memory in the order of those of `query`.
+
+    Attention kernels write so: heads that were split off the last axis come back as a view.
+    """
+    order = sorted(range(query.dim()), key=query.stride, reverse=True)
+    return torch.empty_permuted(shape, order, dtype=query.dtype, device=query.device)

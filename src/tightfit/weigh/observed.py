@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -10,7 +9,7 @@ from itertools import accumulate
 
 from tightfit.allocators import ALIGNMENT, round_up
 from tightfit.weigh.alignment import Pair, align
-from tightfit.weigh.workspace import Placed, Ran, signature
+from tightfit.weigh.workspace import Placed, Ran, handled, signature
 
 _FAINT = 4096
 """Moves smaller than this part of the dry run's peak decide nothing, and are many."""
@@ -18,16 +17,13 @@ _LARGE = 0.9
 """Only calls that handle this part of what the largest call of their signature does tell its share:
 smaller ones may have another stride or get another kernel, and no peak depends on them."""
 
-_ELEMENT = 2
-"""Bytes of one element of a weight as models mostly compute; its shape alone is known."""
-
 
 @dataclass(frozen=True)
 class Learnt:
     """What watching one run taught.
 
     Attributes:
-        shares: scratch per byte that an operator reads and writes, by `workspace.signature`.
+        shares: scratch per byte of `workspace.handled`, by `workspace.signature`.
         matched: the part of the dry run's allocations, by bytes, that the real run made too.
         kept: bytes that the real run left behind, such as a library's own workspace.
     """
@@ -145,11 +141,7 @@ def _scratch(
 
 
 def _shares(calls: Sequence[Placed], scratch: dict[int, int]) -> dict[str, float]:
-    """By signature; of its large calls, the one that needs most stands for all of them.
-
-    A kernel may reorder its weights in its scratch too. That part is counted off, as though it were
-    in proportion: at a small size it can be most of the scratch, and it does not grow.
-    """
+    """By signature; of its large calls, the one that needs most stands for all of them."""
     largest: dict[str, int] = {}
     for call in calls:
         key = signature(call)
@@ -158,6 +150,5 @@ def _shares(calls: Sequence[Placed], scratch: dict[int, int]) -> dict[str, float
     for number, call in enumerate(calls):
         key, both = signature(call), call.reads + call.writes
         if key and both and both >= _LARGE * largest[key]:
-            handled = both + (_ELEMENT * math.prod(call.weight) if call.weight else 0)
-            shares[key] = max(shares.get(key, 0.0), scratch.get(number, 0) / handled)
+            shares[key] = max(shares.get(key, 0.0), scratch.get(number, 0) / handled(call))
     return shares

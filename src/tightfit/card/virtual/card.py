@@ -304,7 +304,7 @@ class VirtualCard(Card):
         if self.faults.delayed_frees:
             self.frees += 1
             self._waiting.append(block)
-            self._waiting_bytes += block.used
+            self._waiting_bytes += block.size
         else:
             self._model.give(block)
 
@@ -313,7 +313,7 @@ class VirtualCard(Card):
         due = max(0, first - (self.frees - len(self._waiting)))
         waiting, self._waiting = self._waiting[:due], self._waiting[due:]
         for block in waiting:
-            self._waiting_bytes -= block.used
+            self._waiting_bytes -= block.size
             self._model.give(block)
 
     @contextmanager
