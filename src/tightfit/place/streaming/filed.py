@@ -56,7 +56,8 @@ class Filed(Master):
         if isinstance(lane, Stage):
             lane.pour(target, self)
         else:
-            lane.copy(target, self.buffer)
+            buffer = self.buffer
+            lane.copy(target, buffer)
             lane.drain()
 
     def fill(self, target: torch.Tensor, start: int) -> None:

@@ -106,9 +106,10 @@ class Masters:
         budget = self.pins.budget - self.pins.bytes
         sizes = [wish.layout.bytes for wish in wishes]
         size = buffer_size(budget, max(sizes))
-        row = sorted(self._choose_packed(wishes, reserve=COUNT * size + max(sizes)))
+        packed = self._choose_packed(wishes, reserve=COUNT * size + max(sizes))
+        row = sorted(packed)
         if len(row) < len(wishes):
-            self._filed |= {wish.key for at, wish in enumerate(wishes) if at not in row}
+            self._filed |= {wish.key for at, wish in enumerate(wishes) if at not in packed}
             self._files.spares = sum(sizes) > read_host_memory().available
         takes = [pages(sizes[at]) for at in row]
         if len(row) < len(wishes) or (self._waits and sum(takes) > budget):

@@ -1,0 +1,99 @@
+"""Where masters are."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from tests.cases.common import virtual
+from tightfit.card.host_memory import HostMemory
+from tightfit.errors import MemoryShortage
+from tightfit.place.streaming import masters as module
+from tightfit.place.streaming.masters import Masters, Wish
+from tightfit.place.streaming.pinned import Pins
+from tightfit.units import KIB, MIB
+
+
+@pytest.fixture
+def wishes(tmp_path: Path) -> list[Wish]:
+    """8 of 100 KiB each, mapped."""
+    path = tmp_path / "w.safetensors"
+    save_file({str(at): torch.randn(100, 256) for at in range(8)}, path)
+    return [Wish.of([tensor]) for tensor in load_file(path).values()]
+
+
+def all_pins(budget: int = MIB) -> Pins:
+    return Pins(budget, register=lambda *_: True, unregister=lambda _: None)
+
+
+def test_pins_that_are_short_go_to_some_spread_over_all(wishes: list[Wish]) -> None:
+    """Beside the buffers that the others pass through."""
+    pins = all_pins(500 * KIB)
+    host = Masters(virtual("1MiB"), pins=pins)
+    host.plan(wishes)
+    held = [host.take(wish).pinned for wish in wishes]
+    assert pins.bytes <= pins.budget
+    assert held.count(True) == 3
+    assert held[:4].count(True) in (1, 2)
+    host.close()
+
+
+def test_where_all_are_pinned_nothing_passes_buffers(wishes: list[Wish]) -> None:
+    """Pinned are the masters and nothing else."""
+    pins = all_pins()
+    host = Masters(virtual("1MiB"), pins=pins)
+    host.plan(wishes)
+    assert all(host.take(wish).pinned for wish in wishes)
+    assert pins.bytes == pins.asked == host.arena_bytes == 800 * KIB
+    assert host.filed_bytes == 0
+    host.close()
+
+
+def test_without_being_told_there_is_as_much_room_as_the_host_has(
+    wishes: list[Wish], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a host that is nearly full most stay in their file."""
+    memory = HostMemory(MIB, MIB, None, None)
+    monkeypatch.setattr(module, "read_host_memory", lambda: memory)
+    host = Masters(virtual("1MiB"))
+    host.plan(wishes)
+    kinds = [host.take(wish).whole is None for wish in wishes]
+    assert host.arena_bytes <= MIB * 15 // 16
+    assert 1 <= kinds.count(True) < 8
+    assert host.filed_bytes == 100 * KIB * kinds.count(True)
+    host.close()
+
+
+def test_what_is_in_memory_already_takes_none(wishes: list[Wish]) -> None:
+    """It is packed one by one, and its own memory goes."""
+    inside = [Wish.of([torch.randn(100, 256)]) for _ in range(8)]
+    host = Masters(virtual("1MiB"), room=700 * KIB)
+    host.plan(inside)
+    assert all(host.take(wish).whole is not None for wish in inside)
+    again = [Wish.of(host.take(wish).views) for wish in inside[:2]]
+    host.plan(again)
+    assert all(host.take(wish).whole is not None for wish in again)
+    host.close()
+
+
+def test_what_was_not_planned_for_is_read_where_there_is_no_room(wishes: list[Wish]) -> None:
+    """In the order in which it comes."""
+    host = Masters(virtual("1MiB"), room=250 * KIB)
+    host.plan([Wish.of([torch.randn(1)])])
+    assert [host.take(wish).whole is None for wish in wishes[:4]] == [False, False, True, True]
+    host.close()
+
+
+def test_what_cannot_be_read_where_it_lies_needs_room() -> None:
+    """With gaps, it is copied; the shortage is told with its figures."""
+    wish = Wish.of([torch.randn(200, 256)[:, ::2]])
+    host = Masters(virtual("1MiB"), room=50 * KIB)
+    with pytest.raises(MemoryShortage, match=r"Needs 100.*KiB; 50.*KiB is left of 50.*KiB"):
+        host.take(wish)
+    host.close()
+    host = Masters(virtual("1MiB"), room=0)
+    assert host.take(Wish.of([torch.randn(200, 256)])).whole is None
+    host.close()
