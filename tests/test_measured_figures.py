@@ -73,11 +73,11 @@ def test_allocated_is_predicted_within_three_per_cent_of_measured(case: Measured
 
 
 @pytest.mark.parametrize("case", FIGURES, ids=lambda c: f"{c.vae} {c.direction} {c.shape}")
-def test_reserved_is_predicted_within_ten_per_cent_of_measured(case: Measured) -> None:
-    """Uncalibrated: one job was measured at 8,694 and at 9,554 MiB under native, and under async,
-    of which the driver's rule is not known, at 6,016 and at 6,624 MiB."""
+def test_reserved_is_predicted_as_near_as_each_allocator_allows(case: Measured) -> None:
+    """Uncalibrated. One job was measured at 8,694 and at 9,554 MiB under native, and another at
+    6,016 and at 6,624 under async, whose rule is not published."""
     for allocator, measured, bar in (
-        ("native", case.native, 0.10),
+        ("native", case.native, 0.02),
         ("async", case.malloc_async, 0.11),
         ("expandable", case.expandable, 0.10),
     ):

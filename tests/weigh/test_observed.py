@@ -136,6 +136,24 @@ def test_the_order_of_frees_changes_nothing(changes: list[int]) -> None:
     assert share_of(learnt) == expected(2 * S)
 
 
+def test_weights_that_a_kernel_reorders_do_not_grow_with_the_picture() -> None:
+    """At the small size they are most of its scratch: input, output and weights once more."""
+    small, large = (conv(size, size, (512, 512, 3, 3)) for size in (MIB // 4, 64 * MIB))
+    weights = 512 * 512 * 9 * 2
+    seen = MIB // 2 + weights
+    learnt = learn(made(small, 1), [MIB // 4, seen, -seen, -MIB // 4])
+    foreseen = Workspaces(learnt=learnt.shares).of(large)
+    assert foreseen == pytest.approx(128 * MIB + weights, rel=1e-6)
+
+
+def test_the_second_tensor_of_attention_is_no_weight() -> None:
+    """What was seen is what is foreseen at that size."""
+    call = other("scaled_dot_product_attention")
+    call = replace(call, weight=(1, 1, S // 1024, 512))
+    learnt = learn(made(call, 1), [S, 2 * S, -2 * S, -S])
+    assert Workspaces(learnt=learnt.shares).of(call) == 2 * S
+
+
 def test_scratch_that_is_there_before_the_result_is_of_the_operator_that_makes_it() -> None:
     """A contiguous copy of the input, freed when the operator is done."""
     learnt = learn(made(other(), other("cat"), conv(), 2), [S, S, 3 * S, S, -3 * S, -S])
