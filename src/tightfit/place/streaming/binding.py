@@ -16,7 +16,7 @@ from torch.utils.hooks import RemovableHandle
 from tightfit.card.base import Card
 from tightfit.card.lanes import Mark, Queue
 from tightfit.errors import UsageError
-from tightfit.place.streaming.compiled import Around, is_new, may_compile, untraced
+from tightfit.place.streaming.compiled import Around, compiled_of, may_compile, untraced
 from tightfit.place.streaming.groups import Group
 from tightfit.place.streaming.master import Master
 from tightfit.place.streaming.ring import Ring
@@ -267,7 +267,7 @@ class Binding:
         if self._entering is Binding._enter:
             self._entering, self._leaving = untraced(Binding._enter), untraced(Running.leave)
         for spot in self._spots.values():
-            if spot.inner is None and is_new(spot.module, spot.compiled):
+            if compiled_of(spot.module) not in (None, spot.compiled) and spot.inner is None:
                 spot.compiled = self._around(spot)
 
     def _around(self, spot: _Spot) -> Around:

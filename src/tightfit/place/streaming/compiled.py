@@ -82,11 +82,6 @@ def compiled_of(module: nn.Module) -> Any:
     return module._compiled_call_impl
 
 
-def is_new(module: nn.Module, known: Around | None) -> bool:
-    """Whether `module` is compiled, and not to what is `known`."""
-    return compiled_of(module) is not None and compiled_of(module) is not known
-
-
 def _put(module: nn.Module, call: Callable[..., Any]) -> None:
     held: Any = module
     held._compiled_call_impl = call
