@@ -26,7 +26,10 @@ def round_up(size: int, step: int) -> int:
 
 @dataclass(eq=False)
 class Block:
-    """Bytes [offset, offset + size) of a segment, in use or free, linked to its neighbours."""
+    """Bytes [offset, offset + size) of a segment, in use or free, linked to its neighbours.
+
+    `freed` counts up: the higher, the later it was given back; 0 where nobody counts.
+    """
 
     offset: int
     size: int
@@ -34,6 +37,7 @@ class Block:
     free: bool = False
     before: Block | None = None
     after: Block | None = None
+    freed: int = 0
 
 
 class Allocator(ABC):

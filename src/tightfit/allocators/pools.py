@@ -97,7 +97,6 @@ class StackedPool(Pool):
     A block that was in use before is cut from its high end, and what is left keeps its place.
     """
 
-    _freed: dict[int, int] = field(default_factory=dict)
     _frees: int = 0
 
     def find(self, size: int) -> Block | None:
@@ -107,8 +106,7 @@ class StackedPool(Pool):
             return None
         above = 1 << self._free[at][0].bit_length()
         stack = self._free[at : bisect_left(self._free, (above, -1))]
-        _, offset = max(stack, key=lambda one: self._freed[one[1]])
-        block = self._by_offset[offset]
+        block = max((self._by_offset[offset] for _, offset in stack), key=lambda one: one.freed)
         self.unlist(block)
         return block
 
@@ -127,7 +125,7 @@ class StackedPool(Pool):
     def _list(self, block: Block) -> None:
         super()._list(block)
         self._frees += 1
-        self._freed[block.offset] = self._frees
+        block.freed = self._frees
 
 
 class PooledAllocator(Allocator):
