@@ -310,6 +310,24 @@ def interrupted_at(at: int) -> Callable[[threading.Condition, Callable[[], bool]
     return wait_for
 
 
+@pytest.mark.parametrize("room", [0, 350])
+def test_what_is_in_files_can_change_its_place(path: Path, room: int) -> None:
+    """Onto the card, off it, and at another level: read from where it always was."""
+    module, card, driver = mapped(path), virtual("16MiB"), Driver()
+    case, x = Case.of(module, lambda: module(torch.zeros(1, WIDTH))), torch.randn(2, WIDTH)
+    wanted, _ = resident(module, card, lambda: module(x.to(card.device)))
+    with session(module, card, pins=driver.pins(50 * KIB), host=room * KIB) as found:
+        for level, stays in (("block", 2), ("leaf", 3), ("leaf", 2), ("block", 9)):
+            found.change(case.everything(level, 2, lambda at, every=stays: at % every == 1))
+            for _ in range(2):
+                assert torch.equal(module(x).cpu(), wanted)
+            assert found.host.arena_bytes <= room * KIB
+            assert found.host.filed_bytes + found.host.arena_bytes >= found.ring_bytes // 2
+            assert sum(driver.held.values()) <= 50 * KIB
+    assert not driver.held
+    assert_back(card)
+
+
 def test_masters_that_are_released_are_copied_by_the_worker(path: Path) -> None:
     """And pinned again at once; one that was never asked for is none."""
     driver, card = Driver(), virtual("16MiB")

@@ -46,7 +46,8 @@ def test_where_all_are_pinned_nothing_passes_buffers(wishes: list[Wish]) -> None
     pins = all_pins()
     host = Masters(virtual("1MiB"), pins=pins)
     host.plan(wishes)
-    assert all(host.take(wish).pinned for wish in wishes)
+    masters = [host.take(wish) for wish in wishes]
+    assert all(master.pinned for master in masters)
     assert pins.bytes == pins.asked == host.arena_bytes == 800 * KIB
     assert host.filed_bytes == 0
     host.close()
@@ -60,10 +61,13 @@ def test_without_being_told_there_is_as_much_room_as_the_host_has(
     monkeypatch.setattr(module, "read_host_memory", lambda: memory)
     host = Masters(virtual("1MiB"))
     host.plan(wishes)
-    kinds = [host.take(wish).whole is None for wish in wishes]
+    masters = [host.take(wish) for wish in wishes]
+    kinds = [master.whole is None for master in masters]
     assert host.arena_bytes <= MIB * 15 // 16
     assert 1 <= kinds.count(True) < 8
     assert host.filed_bytes == 100 * KIB * kinds.count(True)
+    del masters
+    assert host.arena_bytes == host.filed_bytes == 0
     host.close()
 
 
@@ -83,7 +87,10 @@ def test_what_was_not_planned_for_is_read_where_there_is_no_room(wishes: list[Wi
     """In the order in which it comes."""
     host = Masters(virtual("1MiB"), room=250 * KIB)
     host.plan([Wish.of([torch.randn(1)])])
-    assert [host.take(wish).whole is None for wish in wishes[:4]] == [False, False, True, True]
+    masters = [host.take(wish) for wish in wishes[:4]]
+    assert [master.whole is None for master in masters] == [False, False, True, True]
+    masters.clear()
+    assert host.take(wishes[4]).whole is not None
     host.close()
 
 

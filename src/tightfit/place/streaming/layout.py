@@ -33,6 +33,13 @@ class Place:
         flat = buffer[self.start : self.start + self.bytes].view(self.dtype)
         return flat.as_strided(self.shape, self.stride)
 
+    def is_as(self, tensor: torch.Tensor) -> bool:
+        """Whether the bytes of `tensor`, which this was made for, lie in memory as they do here."""
+        return all(
+            size == 1 or step == wanted
+            for size, step, wanted in zip(self.shape, tensor.stride(), self.stride, strict=True)
+        )
+
 
 @dataclass(frozen=True)
 class Layout:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -55,8 +56,6 @@ class Masters:
         lane, compute: the queues of the card, to be used together. Where a copy would keep its
             caller waiting, a worker of the lane makes it.
         pins: what holds masters in place.
-        arena_bytes: of masters that were packed.
-        filed_bytes: of masters that are read from files for each use.
     """
 
     def __init__(
@@ -81,17 +80,25 @@ class Masters:
         lane, compute = through(own, compute_of(card))
         self.lane = Stage(lane, self._bounce)
         self.compute = StagedQueue(compute)
-        self.arena_bytes = 0
-        self.filed_bytes = 0
+        self._there: weakref.WeakSet[Master] = weakref.WeakSet()
         self._waits = card.kind == "cuda" or (card.kind != "cpu" and pins is not None)
         self._room = room
-        self._taken = 0
-        self._short = False
+        self._given_up = 0
         self._own: set[int] = set()
         self._pinning: Arena | None = None
         self._files = Files()
         self._filed: set[object] = set()
         self._unpinned: set[object] = set()
+
+    @property
+    def arena_bytes(self) -> int:
+        """Of masters that are packed, pinned or not."""
+        return sum(each.layout.bytes for each in self._there if isinstance(each, Arena))
+
+    @property
+    def filed_bytes(self) -> int:
+        """Of masters, what is read from files for each use."""
+        return sum(each.filed_bytes for each in self._there if isinstance(each, Filed))
 
     def plan(self, wishes: Sequence[Wish]) -> None:
         """Choose which of `wishes`, in the order in which they stream, are filed and pinned.
@@ -125,14 +132,13 @@ class Masters:
         """
         if self._room is None:
             self.plan([wish])
-        new = self._new_bytes(wish)
         if wish.key in self._filed or wish.layout.bytes > self._left:
             return self._file(wish)
         arena = Arena(wish.layout, wish.tensors)
         arena.at_once = not self._waits
-        self._taken += new
+        self._given_up += self._foreign_bytes(wish)
         self._own.add(arena.buffer.untyped_storage().data_ptr())
-        self.arena_bytes += wish.layout.bytes
+        self._there.add(arena)
         if wish.key not in self._unpinned:
             self.pin(arena)
         if not arena.at_once:
@@ -171,36 +177,33 @@ class Masters:
     @property
     def _left(self) -> int:
         assert self._room is not None
-        return self._room - self._taken
+        return self._room + self._given_up - self.arena_bytes
 
     def _choose_packed(self, wishes: Sequence[Wish], *, reserve: int) -> set[int]:
-        """Indices; where room is short, what is in memory already takes no more than it has."""
-        if sum(map(self._new_bytes, wishes)) + reserve <= self._left:
+        """Indices; what is in memory already takes no more than it has, one after the other."""
+        costs = [sum(t.nbytes for t in w.tensors if self._files.is_mapped(t)) for w in wishes]
+        if sum(costs) + reserve <= self._left:
             return set(range(len(wishes)))
-        self._short = True
-        return evenly([self._new_bytes(wish) for wish in wishes], self._left - reserve)
+        return evenly(costs, self._left - reserve)
 
-    def _new_bytes(self, wish: Wish) -> int:
-        """What `wish` takes when it is packed, and does not take yet.
-
-        Its own memory goes then; that is not looked for while there is enough.
-        """
+    def _foreign_bytes(self, wish: Wish) -> int:
+        """Of memory that is neither mapped nor in an arena: it goes when the wish is packed."""
         return sum(
             each.nbytes
             for each in wish.tensors
             if each.untyped_storage().data_ptr() not in self._own
-            and (not self._short or self._files.is_mapped(each))
+            and not self._files.is_mapped(each)
         )
 
     def _file(self, wish: Wish) -> Filed:
         tensors: list[torch.Tensor] = []
         stretches: list[Stretch | None] = []
         for tensor, place in zip(wish.tensors, wish.layout.places, strict=True):
-            whole = _lies_as(tensor, place)
+            whole = place.is_as(tensor)
             stretches.append(self._files.find(tensor) if whole else None)
             tensors.append(tensor if whole else self._without_gaps(tensor, place))
         master = Filed(wish.layout, tensors, stretches)
-        self.filed_bytes += master.filed_bytes
+        self._there.add(master)
         self._bounce.open(
             buffer_size(self.pins.budget - self.pins.bytes, max(1, wish.layout.bytes))
         )
@@ -215,14 +218,6 @@ class Masters:
                 tried=("read them where they lie",),
                 advice="more host memory, or load them contiguous",
             )
-        self._taken += place.bytes
+        self._given_up -= place.bytes
         copy = torch.empty_strided(place.shape, place.stride, dtype=place.dtype)
         return copy.copy_(tensor)
-
-
-def _lies_as(tensor: torch.Tensor, place: Place) -> bool:
-    """Whether the bytes of `tensor` lie in memory as they would in a slot."""
-    return all(
-        size == 1 or step == wanted
-        for size, step, wanted in zip(tensor.shape, tensor.stride(), place.stride, strict=True)
-    )
