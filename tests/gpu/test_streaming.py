@@ -15,10 +15,12 @@ from tightfit.place import placed
 from tightfit.place.streaming.pinned import Pins
 from tightfit.place.streaming.streamed import streamed
 from tightfit.plan.streaming.pieces import Level
-from tightfit.units import GIB
+from tightfit.units import GIB, MIB
 
 pytestmark = pytest.mark.gpu
 WIDTH = 1024
+TICK = 2e-6
+"""Seconds that two of the card's clock readings may be apart for nothing."""
 
 
 def network() -> tuple[Net, Case, torch.Tensor]:
@@ -98,8 +100,9 @@ def test_an_interrupt_in_a_block_leaves_the_module_usable() -> None:
     assert card.read().allocated == before
 
 
+@pytest.mark.parametrize("traces", [False, True])
 @pytest.mark.parametrize("level", ["block", "leaf"])
-def test_in_steady_state_the_host_never_waits(level: Level) -> None:
+def test_in_steady_state_the_host_never_waits(level: Level, traces: bool) -> None:
     """PyTorch, told to raise on a synchronisation, has no cause to; the driver is not asked."""
     module, case, x = network()
     card, inputs = open_card("cuda"), x.cuda()
@@ -107,7 +110,13 @@ def test_in_steady_state_the_host_never_waits(level: Level) -> None:
     residency = case.everything(level, 2, lambda at: at % 3 == 2)
     with (
         streamed(
-            module, card, residency, case.blocks, order=case.order, pins=Pins.cuda(GIB)
+            module,
+            card,
+            residency,
+            case.blocks,
+            order=case.order,
+            pins=Pins.cuda(GIB),
+            traces=traces,
         ) as session,
         torch.no_grad(),
     ):
@@ -120,3 +129,56 @@ def test_in_steady_state_the_host_never_waits(level: Level) -> None:
                 result = module(inputs)
         assert (driver_calls(), session.copies.late) == (before, late)
         assert torch.equal(result.cpu(), expected)
+
+
+def test_a_step_tells_its_time_its_limit_and_its_waits() -> None:
+    """By the card's own clock: what was waited for and what was computed is all of the step."""
+    module, case, x = network()
+    card, inputs = open_card("cuda"), x.cuda()
+    residency = case.everything("block", 2, lambda _: False)
+    with (
+        streamed(
+            module,
+            card,
+            residency,
+            case.blocks,
+            order=case.order,
+            pins=Pins.cuda(GIB),
+            traces=True,
+        ) as session,
+        torch.no_grad(),
+    ):
+        for _ in range(5):
+            module(inputs)
+        step = session.steps[-1]
+        assert session.steps[-1] == step
+    assert 0 < step.moved_bytes <= sum(group.layout.bytes for group in session.groups)
+    assert step.seconds is not None
+    assert step.stall_seconds is not None
+    assert step.copy_seconds is not None
+    assert step.link_rate is not None
+    assert 0 <= step.stall_seconds < step.seconds
+    assert step.copy_seconds > 0
+    assert 100 * MIB < step.link_rate < 1024 * GIB
+    for block in (block for block in step.blocks if block.moved_bytes):
+        assert block.copy_start is not None
+        assert block.copy_end is not None
+        assert block.start is not None
+        assert block.copy_start < block.copy_end
+        assert block.copy_end <= block.start + TICK
+
+
+def test_compiled_blocks_give_the_bits_of_resident_ones() -> None:
+    """Nothing is compiled again for a slot or a step."""
+    module, case, x = network()
+    card, inputs = open_card("cuda"), x.cuda()
+    for block in module.blocks:
+        block.compile(backend="aot_eager")
+    expected = wanted(module, lambda: module(inputs))
+    residency = case.everything("block", 2, lambda at: at % 3 == 2)
+    with streamed(module, card, residency, case.blocks, order=case.order), torch.no_grad():
+        module(inputs)
+        with torch.compiler.set_stance("fail_on_recompile"):
+            for _ in range(4):
+                assert torch.equal(module(inputs).cpu(), expected)
+    torch._dynamo.reset()

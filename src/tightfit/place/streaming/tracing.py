@@ -177,10 +177,11 @@ class _TracedLane(Lane):
         self._lane.copy(target, source)
 
     def mark(self, *, again: Mark | None = None) -> Mark:
-        mark = self._lane.mark(again=again)
         copy, self._copy = self._copy, None
         if copy is not None:
             copy.end = self._tracer.stamp(self._lane)
+        mark = self._lane.mark(again=again)
+        if copy is not None:
             self._tracer.copied(mark, copy)
         return mark
 
