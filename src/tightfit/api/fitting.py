@@ -16,6 +16,8 @@ from tightfit.card.host_memory import read_host_memory
 from tightfit.card.outlook import look
 from tightfit.errors import UsageError
 from tightfit.place.link import measure_link
+from tightfit.place.streaming.files import own_bytes
+from tightfit.place.streaming.host_budget import pin_budget
 from tightfit.place.streaming.pinned import Pins
 from tightfit.plan.budget import Budget, BudgetWish
 from tightfit.plan.figure import Rate
@@ -40,6 +42,7 @@ def fit(
     mode: str = "auto",
     example: Mapping[str, Any] | Sequence[Any] | None = None,
     method: str = "forward",
+    traces: bool = False,
 ) -> nn.Module:
     """Let `module` run on a card that is smaller than it, with the numbers it would have anyway.
 
@@ -62,6 +65,7 @@ def fit(
         example: arguments of a typical call, by name or in order; only their shapes are looked at.
             Without them the first call tells, and the weights are placed anew then.
         method: what `example` is for: ``forward``, ``encode`` or ``decode``.
+        traces: keep what each step did, in ``fitted(module).session.steps``.
 
     Returns:
         `module` itself, to be used as before. `unfit` gives it back as it was.
@@ -83,7 +87,15 @@ def fit(
     wish = BudgetWish.of(vram, reserve)
     opened = card if isinstance(card, Card) else open_card(card)
     amount = wish.on(opened.name, opened.read().total)
-    fitted_module = Fitted(module, opened, _supply(opened, amount), _mode(mode), pins=_pins(opened))
+    own = own_bytes(module)
+    fitted_module = Fitted(
+        module,
+        opened,
+        _supply(opened, amount, own=own),
+        _mode(mode),
+        pins=_pins(opened, own=own),
+        traces=traces,
+    )
     _claim(module, fitted_module)
     try:
         fitted_module.open(None if example is None else _call(method, example))
@@ -148,7 +160,8 @@ def placed(
     chosen = replace(plan, stages=(plan.stage(stage or names[0]),))
     wanted = card or plan.supply.card
     opened = wanted if isinstance(wanted, Card) else open_card(wanted)
-    kept = Fitted(module, opened, plan.supply, plan.mode, chosen, pins=_pins(opened))
+    pins = _pins(opened, own=own_bytes(module))
+    kept = Fitted(module, opened, plan.supply, plan.mode, chosen, pins=pins)
     with _claimed(module, kept):
         kept.open(None if example is None else _call(method, example))
         try:
@@ -188,19 +201,33 @@ def _mode(text: str) -> Mode:
     return next(mode for mode in MODES if mode == text)
 
 
-def _pins(card: Card) -> Pins:
+def _pins(card: Card, *, own: int) -> Pins:
+    """Masters take the place of the `own` bytes that the module has in memory now."""
     if card.kind != "cuda":
         return Pins.none()
-    memory = read_host_memory()
-    return Pins.cuda(memory.available if memory.pinnable is None else memory.pinnable)
+    return Pins.cuda(pin_budget(read_host_memory()) + own)
 
 
-def _supply(card: Card, amount: Budget) -> Supply:
-    """Rates as this machine measured them, else as the table has the card."""
+def _supply(card: Card, amount: Budget, *, own: int) -> Supply:
+    """Rates as this machine measured them, else as the table has the card.
+
+    The `own` bytes that the module has in host memory now are there for its masters.
+    """
     supply = Supply(card.name, card.read().total, amount.budget, reserve=amount.reserve)
     with suppress(UsageError):
         supply = supply_of(look(card.name), amount, read_host_memory())
     supply = replace(supply, allocator=card.allocator)
+    if supply.host is not None:
+        host = supply.host
+        supply = replace(
+            supply,
+            host=replace(
+                host,
+                available=host.available + own,
+                cgroup_used=host.cgroup_used - own,
+                pin_limit=None if host.pin_limit is None else host.pin_limit + own,
+            ),
+        )
     if card.kind == "cuda":
         rates = measure_link(card.device, free=card.read().takeable)
         card.trim()

@@ -77,11 +77,45 @@ class Around:
             _put(self._module, self._compiled)
 
 
+class Door:
+    """Stands before everything else that a call of a module goes through.
+
+    Attributes:
+        inner: what the module is compiled to; None is nothing.
+    """
+
+    def __init__(
+        self, module: nn.Module, enter: Callable[[Callable[..., Any], Any, Any], Any]
+    ) -> None:
+        """`enter` is given what the call would have been, and its two kinds of arguments."""
+        self.inner: Any = compiled_of(module)
+        self._module = module
+        self._enter = enter
+        held: Any = module
+        held._compiled_call_impl = self
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """As the module."""
+        return self._enter(self.inner or self._module._call_impl, args, kwargs)
+
+    def remove(self) -> None:
+        """The module is what it was, if nobody has compiled it anew."""
+        if self._module._compiled_call_impl is self:
+            held: Any = self._module
+            del held._compiled_call_impl
+            if self.inner is not None:
+                _put(self._module, self.inner)
+
+
 def compiled_of(module: nn.Module) -> Any:
     """What calls of `module` go to instead of its own; None where it is not compiled."""
-    return module._compiled_call_impl
+    found: Any = module._compiled_call_impl
+    return found.inner if isinstance(found, Door) else found
 
 
 def _put(module: nn.Module, call: Callable[..., Any]) -> None:
     held: Any = module
-    held._compiled_call_impl = call
+    if isinstance(held._compiled_call_impl, Door):
+        held._compiled_call_impl.inner = call
+    else:
+        held._compiled_call_impl = call

@@ -18,8 +18,10 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import nn
 
 from tightfit.errors import InputError
+from tightfit.weigh.tensors import Tally, weights
 
 _MAPS = Path("/proc/self/maps")
 _PAGES = Path("/proc/self/pagemap")
@@ -159,6 +161,13 @@ class Files:
             except (OSError, InputError):
                 self._files[key] = None
         return self._files[key]
+
+
+def own_bytes(module: nn.Module) -> int:
+    """Of the weights of `module`, what lies in memory of ours: the rest is mapped from files."""
+    files, tally = Files(), Tally()
+    own = (held.tensor for held in weights(module) if held.tensor.device.type == "cpu")
+    return sum(tally.add(tensor) for tensor in own if not files.is_mapped(tensor))
 
 
 def bytes_of(tensor: torch.Tensor) -> torch.Tensor:

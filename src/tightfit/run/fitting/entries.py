@@ -8,10 +8,10 @@ from typing import Any
 
 from torch import nn
 
+from tightfit.place.streaming.compiled import Door
+
 METHODS = ("encode", "decode")
 """What is called on autoencoders, whose own call hardly anybody uses."""
-_CALL = "_compiled_call_impl"
-"""Where PyTorch looks for what a call of a module does instead, hooks included."""
 
 Enter = Callable[[str, Callable[..., Any], tuple[Any, ...], dict[str, Any]], Any]
 """Given the method's name, what it does, and its arguments; gives the result."""
@@ -26,20 +26,18 @@ class Entries:
     def __init__(self, module: nn.Module, enter: Enter) -> None:
         self._module = module
         self._before = {name: vars(module)[name] for name in METHODS if name in vars(module)}
-        self._compiled = vars(module).get(_CALL)
         for name in METHODS:
             method = getattr(module, name, None)
             if callable(method):
                 vars(module)[name] = self._through(name, method, enter)
-        vars(module)[_CALL] = self._through("forward", self._compiled or module._call_impl, enter)
+        self._door = Door(module, lambda call, args, kwargs: enter("forward", call, args, kwargs))
 
     def close(self) -> None:
         """Everything is as it was; harmless when repeated."""
-        for name in (*METHODS, _CALL):
+        for name in METHODS:
             vars(self._module).pop(name, None)
         vars(self._module).update(self._before)
-        if self._compiled is not None:
-            vars(self._module)[_CALL] = self._compiled
+        self._door.remove()
 
     @staticmethod
     def _through(name: str, method: Callable[..., Any], enter: Enter) -> Callable[..., Any]:

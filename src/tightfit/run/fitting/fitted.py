@@ -75,6 +75,7 @@ class Fitted:
         mode: see `tightfit.plan.streaming.residency`.
         fixed: a residency that is kept to, whatever happens; None is to follow the room.
         pins: which masters the driver holds in place.
+        traces: what each step did is kept in `session`.
         changes: each time that weights were placed anew.
         attempts: calls that ran out of memory, and what was tried then.
         notes: what was found on the way.
@@ -87,6 +88,7 @@ class Fitted:
     mode: Mode = "auto"
     fixed: Plan | None = None
     pins: Pins = field(default_factory=Pins.none)
+    traces: bool = False
     changes: list[Change] = field(default_factory=list)
     attempts: list[Attempt] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
@@ -333,6 +335,7 @@ class Fitted:
                     self._weighed.blocks,
                     order=self._weighed.order,
                     pins=self.pins,
+                    traces=self.traces,
                     room=room,
                 )
             )

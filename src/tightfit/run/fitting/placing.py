@@ -9,6 +9,7 @@ from torch import nn
 
 from tightfit.allocators import ALIGNMENT, round_up
 from tightfit.card.base import Reading
+from tightfit.place.streaming.files import own_bytes
 from tightfit.place.streaming.groups import card_bytes, groups_of
 from tightfit.plan.demand import Demand, Unit
 from tightfit.plan.figure import Figure
@@ -42,6 +43,7 @@ class Weighed:
         order: as a dry run saw it; None where there was none.
         units: what the planner takes, each tensor in blocks of `ALIGNMENT` bytes.
         beside: bytes on the card that no piece stands for: further rings, placeholders.
+        mapped: all of it shows files, so that its masters can stay there.
     """
 
     module: nn.Module
@@ -49,6 +51,7 @@ class Weighed:
     order: Order | None
     units: tuple[Unit, ...]
     beside: int
+    mapped: bool = False
 
     @classmethod
     def of(cls, module: nn.Module, order: Order | None) -> Weighed:
@@ -58,7 +61,7 @@ class Weighed:
             blocks = ordered(blocks, order)
         units = tuple(_units(module, blocks))
         beside = _beside(module, blocks, order, units) + _tables(module)
-        return cls(module, blocks, order, units, beside)
+        return cls(module, blocks, order, units, beside, mapped=not own_bytes(module))
 
     @property
     def name(self) -> str:
@@ -136,6 +139,7 @@ def _planned(
         flops=need.flops,
         what=f"run {weighed.name}",
         model=weighed.name,
+        mapped=weighed.mapped,
     )
     return make([demand], supply, mode=mode)
 
