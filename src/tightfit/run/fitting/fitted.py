@@ -32,8 +32,9 @@ from tightfit.units import MIB, format_bytes
 _BREATH = (64, 256 * MIB)
 """Of the room, one part in so many is left free, and at most so many bytes: what other programs
 and callers take and give back from call to call must not move weights each time."""
-_PATIENCE = 3
-"""Calls in a row that must find more room before weights are brought up for it."""
+_PATIENCE = (3, 96)
+"""Calls in a row that must find more room before weights are brought up for it, at first; and at
+most, once it was seen that what they took was needed again soon."""
 _PARTS = (32, 8, 3)
 """Of the room, what is left out at the tries after one that ran out of memory."""
 _WATCHED = 3
@@ -98,6 +99,8 @@ class Fitted:
     _needs: dict[Hashable, Need] = field(default_factory=dict)
     _inside: bool = False
     _more: int = 0
+    _patience: int = _PATIENCE[0]
+    _grew: bool = False
     _weighed: Weighed | None = None
     _session: Streaming | None = None
     _placement: _Placement | None = None
@@ -275,14 +278,17 @@ class Fitted:
             working = 0
         if self._placement.taken + working > room:
             self._more = 0
+            if self._grew:
+                self._grew, self._patience = False, min(2 * self._patience, _PATIENCE[1])
             self._replan(need, arriving, why=f"{format_bytes(room)} are there for this call")
             return
         residency = self._placement.residency
         smallest = min((piece.bytes for piece in residency.streamed), default=0)
         spare = room - working - self._placement.taken - self._breath(room)
-        self._more = self._more + 1 if smallest and spare > smallest else 0
-        if self._more >= _PATIENCE:
-            self._more = 0
+        worth = max(smallest, room // _BREATH[0])
+        self._more = self._more + 1 if smallest and spare > worth else 0
+        if self._more >= self._patience:
+            self._more, self._grew = 0, True
             self._replan(need, arriving, why=f"{format_bytes(spare)} more are free")
 
     def _supply(self) -> Supply:
