@@ -12,6 +12,7 @@ from tightfit.card.base import Card
 from tightfit.errors import UsageError
 from tightfit.place.streaming.binding import Binding
 from tightfit.place.streaming.groups import Group, Scan
+from tightfit.place.streaming.inventory import Inventory
 from tightfit.place.streaming.placement import Placement, plain_mode
 from tightfit.place.streaming.watching import Hold, Replanned, Watch
 from tightfit.plan.streaming.residency import Residency
@@ -44,6 +45,7 @@ class Arrangement:
         self._weights = weights
         self._compares = compares
         self._binding: Binding | None = None
+        self._inventory: Inventory | None = None
         self._is_whole = False
         self._is_torn = False
         self.residency: Residency | None = None
@@ -64,7 +66,7 @@ class Arrangement:
 
     def end(self) -> None:
         """Nothing can be changed any more."""
-        self._binding = None
+        self._binding = self._inventory = None
 
     def change(self, residency: Residency, *, room: int | None) -> None:
         """Another time, in a turn.
@@ -77,6 +79,8 @@ class Arrangement:
         with plain_mode():
             groups = self._groups(residency)
             before = self.residency
+            if self._is_whole:
+                self.check()
             self._card.sync()
             try:
                 self._arrange(residency, groups, room)
@@ -86,9 +90,11 @@ class Arrangement:
                 raise
 
     def check(self) -> None:
-        """Raise `UsageError` while weights are not where they should be."""
+        """Raise `UsageError` while weights are not where they should be, or not what they were."""
         if not self._is_whole:
             raise UsageError(f"`{self._weights.name}` cannot be called now: {_FAILED}")
+        if self._inventory is not None:
+            self._inventory.check()
 
     def _groups(self, residency: Residency) -> tuple[Group, ...]:
         return groups_for(residency, self._scan, self._weights, self._placement.master)
@@ -110,6 +116,7 @@ class Arrangement:
             [placement.passing(group) for passing in rings.values() for group in passing]
         )
         self.residency, self.groups = residency, groups
+        self._inventory = self._placement.inventory(self._scan.helds)
         self._is_whole, self._is_torn = True, False
         for ring in placement.rings:
             ring.ahead()

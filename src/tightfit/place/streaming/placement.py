@@ -14,6 +14,7 @@ from tightfit.card.base import Card
 from tightfit.place.streaming.binding import Binding, Passing
 from tightfit.place.streaming.caches import forget_cached
 from tightfit.place.streaming.groups import Group
+from tightfit.place.streaming.inventory import Inventory
 from tightfit.place.streaming.master import Master
 from tightfit.place.streaming.masters import Masters, Wish
 from tightfit.place.streaming.pinned import pages
@@ -291,6 +292,10 @@ class Placement:
         self._stack.callback(binding.rebind, ())
         self._stack.callback(binding.close)
         return binding
+
+    def inventory(self, helds: Iterable[Held]) -> Inventory:
+        """What the module holds now, between two calls."""
+        return Inventory(self._module, helds, self._card.device)
 
     def _seats_of(self, group: Group) -> list[tuple[Seat, int]]:
         """Each object once, with the index of its bytes."""
