@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from tightfit.card.virtual.keeper import DEVICE_TYPE
 from tightfit.errors import UsageError
 from tightfit.weigh.tensors import Held, Kind, weights
 
@@ -25,6 +26,7 @@ class Inventory:
         """At rest: between two calls, with all weights where they are then."""
         self._module = module
         self._device = device
+        self._address = torch.Tensor.data_ptr if device.type != DEVICE_TYPE else _behind
         self._managed: dict[int, torch.Tensor] = {}
         self._places: list[tuple[dict[str, Any], str, torch.Tensor]] = []
         self._resting: list[tuple[torch.Tensor, int, int | None, str]] = []
@@ -36,21 +38,34 @@ class Inventory:
             if id(tensor) not in self._managed:
                 self._managed[id(tensor)] = tensor
                 version = tensor._version if is_parameter else None  # norms write to their buffers
-                self._resting.append((tensor, _address(tensor), version, held.path))
+                self._resting.append((tensor, self._address(tensor), version, held.path))
         self._parts = _parts(module)
 
     def check(self) -> None:
         """Raise `UsageError`, naming it, for a weight that would not be what it was given."""
+        address_of = self._address
         for tensor, address, version, path in self._resting:
-            if _address(tensor) != address or (version is not None and tensor._version != version):
+            if address_of(tensor) != address or (
+                version is not None and tensor._version != version
+            ):
                 raise UsageError(
                     f"`{path}` was written to while it is streamed, where its values do not stay: "
                     f"{_INSTEAD}."
                 )
-        exchanged = any(table.get(name) is not tensor for table, name, tensor in self._places)
-        if exchanged or _parts(self._module) != self._parts:
+        if self._is_exchanged():
             self._look_around()
             self._parts = _parts(self._module)
+
+    def _is_exchanged(self) -> bool:
+        for table, name, tensor in self._places:
+            if table.get(name) is not tensor:
+                return True
+        for part, children, sizes in self._parts:
+            if (len(part._parameters), len(part._buffers), len(part._modules)) != sizes:
+                return True
+            if children and [*part._modules.values()] != children:
+                return True
+        return False
 
     def _look_around(self) -> None:
         for held in weights(self._module):
@@ -62,15 +77,21 @@ class Inventory:
                 )
 
 
-def _address(tensor: Any) -> int:
-    """Where its bytes are; a shell has none itself."""
-    address: int = getattr(tensor, "payload", tensor).data_ptr()
+def _behind(tensor: Any) -> int:
+    """A tensor of a virtual card has no address itself."""
+    address: int = tensor.payload.data_ptr()
     return address
 
 
-def _parts(module: nn.Module) -> list[int]:
-    """Of all modules within, by their ids, with how much each holds."""
-    found: list[int] = []
-    for part in module.modules():
-        found += (id(part), len(part._parameters), len(part._buffers))
-    return found
+def _parts(
+    module: nn.Module,
+) -> list[tuple[nn.Module, list[nn.Module | None], tuple[int, int, int]]]:
+    """All modules within, with their children and how much each holds."""
+    return [
+        (
+            part,
+            [*part._modules.values()],
+            (len(part._parameters), len(part._buffers), len(part._modules)),
+        )
+        for part in module.modules()
+    ]
