@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -221,6 +223,38 @@ def test_w08_streaming_neither_frees_nor_waits_while_it_runs() -> None:
         assert card.syncs == syncs
         assert torch.equal(value.cpu(), wanted)
         assert session.copies.bytes >= 3 * 24 * MIB
+        del value
+
+
+@pytest.mark.parametrize("host", [None, 0])
+def test_w08_the_worker_waits_so_that_the_caller_does_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, host: int | None
+) -> None:
+    """The same from memory of which little is pinned, and from a file: nobody else ever waits."""
+    made, x = stack(*[2] * 12), torch.randn(4, 256)
+    save_file(made.state_dict(), tmp_path / "weights.safetensors")
+    module = stack(*[2] * 12)
+    module.load_state_dict(load_file(tmp_path / "weights.safetensors"), assign=True)
+    case, card, free = Case.of(module, lambda: module(x)), virtual("8MiB"), virtual("1GiB")
+    wanted, _ = resident(module, free, lambda: module(x.to(free.device)))
+    inputs, waited, wait = x.to(card.device), set[str](), card.await_point
+    card.faults.delayed_frees = True
+    card.faults.lanes = "strict"
+
+    def await_point(*point: Any) -> None:
+        waited.add(threading.current_thread().name)
+        wait(*point)
+
+    monkeypatch.setattr(card, "await_point", await_point)
+    pins = Pins(4 * MIB, register=lambda *_: True, unregister=lambda _: None)
+    residency = case.everything("block", 2, lambda _: False)
+    with checked(case, card, residency, pins=pins, host=host) as session:
+        for _ in range(3):
+            value = module(inputs)
+        assert waited == {"tightfit copies"}
+        assert torch.equal(value.cpu(), wanted)
+        assert session.copies.grown == 0
+        assert 0 < pins.bytes <= pins.budget
         del value
 
 

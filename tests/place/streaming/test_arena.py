@@ -7,7 +7,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tightfit.place.streaming.arena import ALIGNMENT, Arena, Layout
+from tightfit.errors import MemoryShortage
+from tightfit.place.streaming.arena import Arena
+from tightfit.place.streaming.layout import ALIGNMENT, Layout
+from tightfit.place.streaming.memory import mapping
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float8_e4m3fn, torch.int64, torch.bool)
 SHAPES = st.lists(st.lists(st.integers(0, 5), max_size=4), max_size=5)
@@ -72,3 +75,9 @@ def test_nothing_takes_nothing(tensors: list[torch.Tensor]) -> None:
     arena = Arena(Layout.of(tensors), tensors)
     assert arena.layout.bytes == arena.buffer.nbytes == 0
     assert [view.shape for view in arena.views] == [tensor.shape for tensor in tensors]
+
+
+def test_memory_that_the_system_refuses_is_a_shortage() -> None:
+    """With its size."""
+    with pytest.raises(MemoryShortage, match=r"iB were refused"):
+        mapping(2**63 - 1)

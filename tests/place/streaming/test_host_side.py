@@ -21,6 +21,7 @@ from tightfit.card.virtual.card import VirtualCard
 from tightfit.errors import InputError
 from tightfit.place.streaming.masters import Masters, Wish
 from tightfit.place.streaming.pinned import Pins
+from tightfit.place.streaming.stage import Stage
 from tightfit.place.streaming.streamed import Streaming, streamed
 from tightfit.units import KIB, MIB
 from tightfit.weigh import weights
@@ -288,26 +289,26 @@ def test_an_interrupt_while_weights_are_waited_for_makes_no_wrong_number(
     x = torch.randn(2, WIDTH)
     wanted, _ = resident(module, card, lambda: module(x.to(card.device)))
     with session(module, card, host=0):
-        for at in range(1, 30, 3):
+        for at in range(1, 20):
             with monkeypatch.context() as patch, suppress(KeyboardInterrupt):
-                patch.setattr(threading.Condition, "wait_for", interrupted_at(at))
+                patch.setattr(Stage, "_await", interrupted_at(at))
                 twice(module, x)
             assert torch.equal(module(x).cpu(), wanted)
     assert_back(card)
 
 
-def interrupted_at(at: int) -> Callable[[threading.Condition, Callable[[], bool]], bool]:
-    """Ctrl-C at so many waits of the main thread."""
-    left, wait = [at], threading.Condition.wait_for
+def interrupted_at(at: int) -> Callable[[Stage, int], None]:
+    """Ctrl-C at so many waits, before it or after."""
+    left, wait = [at], Stage._await
 
-    def wait_for(self: threading.Condition, predicate: Callable[[], bool]) -> bool:
-        if threading.current_thread() is threading.main_thread():
-            left[0] -= 1
-            if not left[0]:
-                raise KeyboardInterrupt
-        return bool(wait(self, predicate))
+    def interrupted(self: Stage, number: int) -> None:
+        left[0] -= 1
+        if left[0] or at % 2:
+            wait(self, number)
+        if not left[0]:
+            raise KeyboardInterrupt
 
-    return wait_for
+    return interrupted
 
 
 @pytest.mark.parametrize("room", [0, 350])

@@ -84,6 +84,7 @@ class Masters:
         self._waits = card.kind == "cuda" or (card.kind != "cpu" and pins is not None)
         self._room = room
         self._given_up = 0
+        self._largest = 1
         self._own: set[int] = set()
         self._pinning: Arena | None = None
         self._files = Files()
@@ -112,7 +113,8 @@ class Masters:
             self._room = host_room(read_host_memory())
         budget = self.pins.budget - self.pins.bytes
         sizes = [wish.layout.bytes for wish in wishes]
-        size = buffer_size(budget, max(sizes))
+        self._largest = max(self._largest, *sizes)
+        size = buffer_size(budget, self._largest)
         packed = self._choose_packed(wishes, reserve=COUNT * size + max(sizes))
         row = sorted(packed)
         if len(row) < len(wishes):
@@ -132,6 +134,7 @@ class Masters:
         """
         if self._room is None:
             self.plan([wish])
+        self._largest = max(self._largest, wish.layout.bytes)
         if wish.key in self._filed or wish.layout.bytes > self._left:
             return self._file(wish)
         arena = Arena(wish.layout, wish.tensors)
@@ -142,7 +145,7 @@ class Masters:
         if wish.key not in self._unpinned:
             self.pin(arena)
         if not arena.at_once:
-            self._bounce.open(buffer_size(self.pins.budget - self.pins.bytes, wish.layout.bytes))
+            self._open_bounce()
         return arena
 
     def pin(self, master: Master) -> bool:
@@ -204,10 +207,11 @@ class Masters:
             tensors.append(tensor if whole else self._without_gaps(tensor, place))
         master = Filed(wish.layout, tensors, stretches)
         self._there.add(master)
-        self._bounce.open(
-            buffer_size(self.pins.budget - self.pins.bytes, max(1, wish.layout.bytes))
-        )
+        self._open_bounce()
         return master
+
+    def _open_bounce(self) -> None:
+        self._bounce.open(buffer_size(self.pins.budget - self.pins.bytes, self._largest))
 
     def _without_gaps(self, tensor: torch.Tensor, place: Place) -> torch.Tensor:
         if place.bytes > self._left:

@@ -8,6 +8,9 @@ from typing import Any
 
 import torch
 
+from tightfit.errors import MemoryShortage
+from tightfit.units import format_bytes
+
 _HUGE: int | None = getattr(mmap, "MADV_HUGEPAGE", None)
 _HUGE_BYTES = 2**21
 
@@ -15,11 +18,19 @@ _HUGE_BYTES = 2**21
 def mapping(size: int) -> torch.Tensor:
     """Bytes of host memory that belong to no allocator; pages are taken when they are written.
 
-    In large pages where the system has them: they are taken, and pinned, faster.
+    In large pages where the system has them: they are taken, and pinned, faster. Raises
+    `MemoryShortage` where the system refuses so much.
     """
     if size == 0:
         return torch.empty(0, dtype=torch.uint8)
-    memory: Any = mmap.mmap(-1, size)
+    try:
+        memory: Any = mmap.mmap(-1, size)
+    except (OSError, OverflowError) as error:
+        raise MemoryShortage(
+            f"Not enough host memory for masters of weights: {format_bytes(size)} were refused "
+            f"({error}).",
+            advice="close other programs, or raise the limit of the process (`ulimit -v`)",
+        ) from None
     if _HUGE is not None and size >= _HUGE_BYTES:
         with suppress(OSError):  # the kernel was built without them
             memory.madvise(_HUGE)

@@ -6,6 +6,9 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
+from itertools import count
+from queue import SimpleQueue
 
 import torch
 
@@ -23,7 +26,7 @@ class StagedMark(Mark):
     """A point in a stage, that the worker may not have come to yet.
 
     Attributes:
-        number: of how many jobs have to be done before `real` is set.
+        number: of the job that sets `real`.
         real: the point in the lane beneath.
         failed: what was raised by the copies before it, until somebody was told.
     """
@@ -86,18 +89,23 @@ class Stage(Lane):
 
     What fails is told by the mark that follows it, to who waits for that mark, and made again for
     who waits for it next.
+
+    An interrupt may come between any two steps of a caller, so nothing here takes two steps that
+    belong together: a job is queued with its number in one, and the worker alone counts.
     """
 
     def __init__(self, lane: Lane, bounce: Bounce) -> None:
         """What is poured passes through `bounce`, except what lies in memory if that is no help."""
         self._bounce = bounce
         self._lane = lane
-        self._jobs: deque[Job] = deque()
+        self._numbers = count(1)
+        self._jobs: deque[tuple[int, Job]] = deque()  # until they are done
         self._done = 0
         self._failed: list[tuple[BaseException, Job]] = []
         self._to_repeat: weakref.WeakKeyDictionary[StagedMark, list[Job]]
         self._to_repeat = weakref.WeakKeyDictionary()
-        self._changed = threading.Condition()
+        self._bell: SimpleQueue[None] = SimpleQueue()
+        self._waiting: deque[threading.Lock] = deque()
         self._closing = False
         self._worker: threading.Thread | None = None
 
@@ -134,15 +142,16 @@ class Stage(Lane):
 
     def drain(self) -> None:
         """The host waits until all copies are done, those that failed apart."""
-        with self._changed:
-            self._await(self._done + len(self._jobs))
+        last = tuple(self._jobs)[-1:]
+        if last:
+            self._await(last[0][0])
         self._lane.drain()
 
     def close(self) -> None:
         """Drop what was not begun, and end the thread; what was queued beneath goes on."""
-        with self._changed:
-            self._closing = True
-            self._changed.notify_all()
+        self._closing = True
+        self._bell.put(None)
+        self._wake()
         interrupt: BaseException | None = None
         while self._worker is not None and self._worker.is_alive():
             try:
@@ -157,58 +166,68 @@ class Stage(Lane):
     def come_to(self, mark: StagedMark) -> None:
         """Wait until the worker has set `mark`. Raises `JobFailed` if the stage closes before.
 
-        What failed before it is queued again if somebody has been told. An interrupt at any point
-        leaves that to the next one who waits.
+        What failed before it is queued again if somebody has been told.
         """
-        with self._changed:
+        self._await(mark.number)
+        again = self._to_repeat.get(mark)
+        if again is not None and mark.failed is None:
+            for job in again:
+                self._put(job)
+            self._put(lambda: self._set(mark), mark)
             self._await(mark.number)
-            again = self._to_repeat.get(mark)
-            if again is not None and mark.failed is None:
-                self._jobs.extend(again)
-                self._append(lambda: self._set(mark), mark)
-                self._await(mark.number)
 
     # Queueing
 
     def _put(self, job: Job, mark: StagedMark | None = None) -> None:
         if self._closing:
             raise JobFailed(_ENDED)
-        with self._changed:
-            if self._worker is None:
-                self._worker = threading.Thread(target=self._work, name=_NAME, daemon=True)
-                self._worker.start()
-            self._append(job, mark)
-
-    def _append(self, job: Job, mark: StagedMark | None) -> None:
-        self._jobs.append(job)
+        if self._worker is None or not self._worker.is_alive():
+            self._worker = threading.Thread(target=self._work, name=_NAME, daemon=True)
+            self._worker.start()
+        number = next(self._numbers)
+        self._jobs.append((number, job))
         if mark is not None:
-            mark.number = self._done + len(self._jobs)
-        self._changed.notify_all()
+            mark.number = number
+        self._bell.put(None)
 
     def _await(self, number: int) -> None:
-        self._changed.wait_for(lambda: self._done >= number or self._closing)
-        if self._done < number:
-            raise JobFailed(_ENDED)
+        while self._done < number:
+            if self._closing:
+                raise JobFailed(_ENDED)
+            self._bell.put(None)  # what was queued when an interrupt came may be unknown
+            lock = threading.Lock()
+            lock.acquire()
+            self._waiting.append(lock)
+            if self._done < number and not self._closing:
+                lock.acquire()  # until the worker releases it
 
     # In the worker
 
     def _work(self) -> None:
         with torch.no_grad():
+            while threading.current_thread() is self._worker:  # unless its start was interrupted
+                self._bell.get()
+                while self._jobs and not self._closing:
+                    self._do(*self._jobs[0])
+                if self._closing:
+                    self._jobs.clear()
+                    self._failed.clear()
+                    self._wake()
+                    return
+
+    def _do(self, number: int, job: Job) -> None:
+        try:
+            job()
+        except BaseException as error:
+            self._failed.append((error.with_traceback(None), job))
+        self._jobs.popleft()
+        self._done = number
+        self._wake()
+
+    def _wake(self) -> None:
+        with suppress(IndexError):
             while True:
-                with self._changed:
-                    self._changed.wait_for(lambda: self._jobs or self._closing)
-                    if self._closing:
-                        self._jobs.clear()
-                        self._failed.clear()
-                        return
-                try:
-                    self._jobs[0]()
-                except BaseException as error:
-                    self._failed.append((error.with_traceback(None), self._jobs[0]))
-                with self._changed:
-                    self._jobs.popleft()
-                    self._done += 1
-                    self._changed.notify_all()
+                self._waiting.popleft().release()
 
     def _pour(self, target: torch.Tensor, source: Source) -> None:
         whole = None if self._bounce.held else source.whole
@@ -225,9 +244,8 @@ class Stage(Lane):
             mark.real = self._lane.mark(again=mark.real)
         except BaseException as error:
             failed.append((error.with_traceback(None), lambda: None))
-        with self._changed:
-            mark.failed = failed[0][0] if failed else None
-            if failed:
-                self._to_repeat[mark] = [job for _, job in failed]
-            else:
-                self._to_repeat.pop(mark, None)
+        mark.failed = failed[0][0] if failed else None
+        if failed:
+            self._to_repeat[mark] = [job for _, job in failed]
+        else:
+            self._to_repeat.pop(mark, None)
