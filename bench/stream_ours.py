@@ -90,7 +90,7 @@ def ours(module: nn.Module, card: Card, given: Given) -> Iterator[Callable[[], S
 def _by_fit(module: nn.Module, card: Card, given: Given) -> Iterator[Callable[[], Seen]]:
     """Without `vram`: all that is free is its room."""
     door: Any = tightfit
-    door.fit(module, card=card, example=given.example, traces=True)
+    door.fit(module, card=card, example=given.example)
     try:
         yield lambda: _seen(door.fitted(module))
     finally:

@@ -168,6 +168,7 @@ def test_a_step_tells_its_time_its_limit_and_its_waits() -> None:
         assert block.copy_end <= block.start + TICK
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of the compiler, about itself
 def test_compiled_blocks_give_the_bits_of_resident_ones() -> None:
     """Nothing is compiled again for a slot or a step."""
     module, case, x = network()

@@ -149,6 +149,7 @@ class Arrangement:
                 if group.stays:
                     placement.stay(group)
             return residency, groups
+        self._card.trim()  # what calls left in the allocator's cache is nobody's drift
         watch, hold = Watch(self._card, room), Hold(self._card)
         try:
             hold.fit(self._slot_sizes(residency, groups))

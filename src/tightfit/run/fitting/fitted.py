@@ -309,7 +309,7 @@ class Fitted:
         """
         assert self._weighed is not None
         if self.fixed is not None:
-            self._place(self.fixed, why)
+            self._place(self.fixed, need, why)
             return
         supply = self._supply()
         wide = replace(supply, reserve=supply.reserve + less)
@@ -320,16 +320,16 @@ class Fitted:
                 break
         if not plan.fits:
             raise plan.shortage()
-        self._place(plan, why, room=wide.room + wide.held - working_of(plan))
+        self._place(plan, need, why, room=wide.room + wide.held - working_of(plan))
 
-    def _place(self, plan: Plan, why: str, *, room: int | None = None) -> None:
+    def _place(self, plan: Plan, need: Need, why: str, *, room: int | None = None) -> None:
         """`room` is what reserved may come to while no call is under way."""
         residency = plan.stages[0].residency
         assert self._weighed is not None
         assert residency is not None
         before = 0 if self._placement is None else self._placement.residency.resident_bytes
         if self._placement is not None and residency == self._placement.residency:
-            self._placement = _Placement(plan, residency, taken_by(plan))
+            self._placement = _Placement(plan, residency, taken_by(plan, need))
             return
         self._placement = None
         if self._session is None:
@@ -348,7 +348,7 @@ class Fitted:
         else:
             self._session.change(residency, room=room)
         done = self._session.residency
-        taken = taken_by(plan) - residency.bytes + done.bytes
+        taken = taken_by(plan, need) - residency.bytes + done.bytes
         self._placement = _Placement(plan, residency, taken)
         self._keepsakes = Keepsakes(
             self.module, device=self.card.device, name=type(self.module).__name__

@@ -95,11 +95,15 @@ def rounding_of(residency: Residency, allocator: str) -> int:
     return max(0, replay(moves, allocator).reserved - sum(sizes))
 
 
-def taken_by(plan: Plan) -> int:
-    """Bytes of weights, ring and what stands beside them, as planned."""
-    residency = plan.stages[0].residency
-    assert residency is not None
-    return residency.bytes + plan.stages[0].demand.scratch.known
+def taken_by(plan: Plan, need: Need) -> int:
+    """Bytes of weights, ring and what stands beside them, as planned for a call of that `need`.
+
+    With what the allocator takes beyond them, which the plan has among the slack of the call.
+    """
+    stage = plan.stages[0]
+    assert stage.residency is not None
+    rounding = max(0, stage.way.slack.known - need.slack)
+    return stage.residency.bytes + stage.demand.scratch.known + rounding
 
 
 def working_of(plan: Plan) -> int:
