@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from itertools import chain
+from operator import attrgetter, is_
 from typing import Any
 
 import torch
@@ -13,6 +15,7 @@ from tightfit.errors import UsageError
 from tightfit.weigh.tensors import Held, Kind, weights
 
 _INSTEAD = "unfit the module, change it, and fit it again"
+_version: Callable[[Any], int] = attrgetter("_version")
 
 
 class Inventory:
@@ -26,51 +29,69 @@ class Inventory:
         """At rest: between two calls, with all weights where they are then."""
         self._module = module
         self._device = device
-        self._address = torch.Tensor.data_ptr if device.type != DEVICE_TYPE else _behind
-        self._managed: dict[int, torch.Tensor] = {}
-        self._places: list[tuple[dict[str, Any], str, torch.Tensor]] = []
-        self._resting: list[tuple[torch.Tensor, int, int | None, str]] = []
+        self._address: Callable[[Any], int] = torch.Tensor.data_ptr
+        if device.type == DEVICE_TYPE:
+            self._address = _behind
+        self._tables: list[dict[str, Any]] = []
+        self._names: list[str] = []
+        self._held: list[torch.Tensor] = []
+        managed: dict[int, tuple[torch.Tensor, str]] = {}
+        versioned: dict[int, tuple[torch.Tensor, str]] = {}
         for held in helds:
             is_parameter = held.kind is Kind.PARAMETER
             owner, tensor = held.owner, held.tensor
-            table: dict[str, Any] = owner._parameters if is_parameter else owner._buffers
-            self._places.append((table, held.name, tensor))
-            if id(tensor) not in self._managed:
-                self._managed[id(tensor)] = tensor
-                version = tensor._version if is_parameter else None  # norms write to their buffers
-                self._resting.append((tensor, self._address(tensor), version, held.path))
-        self._parts = _parts(module)
+            self._tables.append(owner._parameters if is_parameter else owner._buffers)
+            self._names.append(held.name)
+            self._held.append(tensor)
+            if id(tensor) not in managed:
+                managed[id(tensor)] = (tensor, held.path)
+                if is_parameter:  # norms write to their buffers
+                    versioned[id(tensor)] = managed[id(tensor)]
+        self._managed, self._versioned = list(managed.values()), list(versioned.values())
+        self._tensors = [tensor for tensor, _ in self._managed]
+        self._addresses = [*map(self._address, self._tensors)]
+        self._parameters = [tensor for tensor, _ in self._versioned]
+        self._versions = [*map(_version, self._parameters)]
+        self._look_at_parts()
 
     def check(self) -> None:
-        """Raise `UsageError`, naming it, for a weight that would not be what it was given."""
-        address_of = self._address
-        for tensor, address, version, path in self._resting:
-            if address_of(tensor) != address or (
-                version is not None and tensor._version != version
-            ):
-                raise UsageError(
-                    f"`{path}` was written to while it is streamed, where its values do not stay: "
-                    f"{_INSTEAD}."
-                )
+        """Raise `UsageError`, naming it, for a weight that would not be what it was given.
+
+        This is done at every call, for thousands of tensors: no step of Python for any of them.
+        """
+        addresses = [*map(self._address, self._tensors)]
+        if addresses != self._addresses:
+            _refuse(self._managed, addresses, self._addresses)
+        versions = [*map(_version, self._parameters)]
+        if versions != self._versions:
+            _refuse(self._versioned, versions, self._versions)
         if self._is_exchanged():
             self._look_around()
-            self._parts = _parts(self._module)
+            self._look_at_parts()
 
     def _is_exchanged(self) -> bool:
-        for table, name, tensor in self._places:
-            if table.get(name) is not tensor:
-                return True
-        for part, children, sizes in self._parts:
-            if (len(part._parameters), len(part._buffers), len(part._modules)) != sizes:
-                return True
-            if children and [*part._modules.values()] != children:
-                return True
-        return False
+        if not all(map(is_, map(dict.get, self._tables, self._names), self._held)):
+            return True
+        if [*map(len, self._kept)] != self._sizes:
+            return True
+        return [*chain.from_iterable(map(dict.values, self._below))] != self._children
+
+    def _look_at_parts(self) -> None:
+        """What all modules within hold, and which those are."""
+        parts = list(self._module.modules())
+        self._kept: list[dict[str, Any]] = [
+            each for part in parts for each in (part._parameters, part._buffers)
+        ]
+        self._below = [part._modules for part in parts if part._modules]
+        self._kept += [part._modules for part in parts]
+        self._sizes = [*map(len, self._kept)]
+        self._children = [*chain.from_iterable(map(dict.values, self._below))]
 
     def _look_around(self) -> None:
+        managed = {id(tensor) for tensor in self._tensors}
         for held in weights(self._module):
             host = held.tensor.device.type == "cpu"
-            if host and id(held.tensor) not in self._managed:
+            if host and id(held.tensor) not in managed:
                 raise UsageError(
                     f"`{held.path}` came to the module while it is streamed and is on the host: "
                     f"move it to {self._device}, or {_INSTEAD}."
@@ -83,15 +104,10 @@ def _behind(tensor: Any) -> int:
     return address
 
 
-def _parts(
-    module: nn.Module,
-) -> list[tuple[nn.Module, list[nn.Module | None], tuple[int, int, int]]]:
-    """All modules within, with their children and how much each holds."""
-    return [
-        (
-            part,
-            [*part._modules.values()],
-            (len(part._parameters), len(part._buffers), len(part._modules)),
-        )
-        for part in module.modules()
-    ]
+def _refuse(
+    each: Iterable[tuple[torch.Tensor, str]], now: Iterable[int], before: Iterable[int]
+) -> None:
+    path = next(path for (_, path), a, b in zip(each, now, before, strict=True) if a != b)
+    raise UsageError(
+        f"`{path}` was written to while it is streamed, where its values do not stay: {_INSTEAD}."
+    )

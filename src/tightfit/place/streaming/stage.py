@@ -29,15 +29,17 @@ class StagedMark(Mark):
         number: of the job that sets `real`.
         real: the point in the lane beneath.
         failed: what was raised by the copies before it, until somebody was told.
+        repeats: those copies have to be made again.
     """
 
-    __slots__ = ("_stage", "failed", "number", "real")
+    __slots__ = ("_stage", "failed", "number", "real", "repeats")
 
     def __init__(self, stage: Stage) -> None:
         self._stage = stage
         self.number = 0
         self.real: Mark | None = None
         self.failed: BaseException | None = None
+        self.repeats = False
 
     def reached(self) -> Mark:
         """The point in the lane; the host waits until the worker has come to it, not longer.
@@ -168,10 +170,10 @@ class Stage(Lane):
 
         What failed before it is queued again if somebody has been told.
         """
-        self._await(mark.number)
-        again = self._to_repeat.get(mark)
-        if again is not None and mark.failed is None:
-            for job in again:
+        if self._done < mark.number:
+            self._await(mark.number)
+        if mark.repeats and mark.failed is None:
+            for job in self._to_repeat.get(mark, ()):
                 self._put(job)
             self._put(lambda: self._set(mark), mark)
             self._await(mark.number)
@@ -247,5 +249,6 @@ class Stage(Lane):
         mark.failed = failed[0][0] if failed else None
         if failed:
             self._to_repeat[mark] = [job for _, job in failed]
-        else:
+        elif mark.repeats:
             self._to_repeat.pop(mark, None)
+        mark.repeats = bool(failed)
