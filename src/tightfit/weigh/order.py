@@ -14,10 +14,16 @@ import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
+from torch.utils.flop_counter import flop_registry
 
 from tightfit.weigh.blocks import Block, Leaf, Weights
 from tightfit.weigh.places import Places
+from tightfit.weigh.shapes import tensors_in
 from tightfit.weigh.tensors import Held, Kind
+
+BYTE_WORK = 100
+"""Operations that a card does in the time in which it writes a byte: 60 to 150 on cards from an
+RTX 3060 to an H200, by their published rates and what networks reach of them."""
 
 
 @dataclass(frozen=True)
@@ -61,6 +67,9 @@ class Order:
         foreign: uses of parameters and buffers from elsewhere, each tensor and user once. What
             an owner's call gave out as a view and others read is among them.
         foreign_attributes: the same for plain attributes, which modules move by themselves.
+        work: for each of `uses`, what was done from its first tensor on until another's came, in
+            floating-point operations; a byte that is written counts as `BYTE_WORK` of them. What
+            happens between two layers, such as attention, is the work of the first.
     """
 
     tensors: tuple[str, ...]
@@ -69,6 +78,7 @@ class Order:
     unused: tuple[str, ...] = ()
     foreign: tuple[Foreign, ...] = ()
     foreign_attributes: tuple[Foreign, ...] = ()
+    work: Mapping[str, float] = field(default_factory=dict)
 
     def schedule(self, weights: Weights) -> tuple[str, ...]:
         """Names of the blocks in the order they are needed; again where they are needed again."""
@@ -156,6 +166,7 @@ class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._used: dict[str, None] = {}
         self._foreign: dict[Kind, dict[Foreign, None]] = {kind: {} for kind in Kind}
         self._places = Places(module)
+        self._work: Counter[str] = Counter()
 
     def order(self) -> Order:
         """What was seen."""
@@ -167,6 +178,7 @@ class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._places.without(self._used),
             tuple(weights),
             tuple(self._foreign[Kind.ATTRIBUTE]),
+            MappingProxyType(dict(self._work)),
         )
 
     @contextmanager
@@ -203,7 +215,10 @@ class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
             if isinstance(leaf, torch.Tensor):
                 for ties in self._places.of(leaf):
                     self._use(ties)
-        return func(*args, **kwargs)
+        result = func(*args, **kwargs)
+        if self._uses:
+            self._work[self._uses[-1]] += _work(func, args, kwargs, result)
+        return result
 
     def _use(self, ties: list[Held]) -> None:
         held = self._nearest(ties)
@@ -229,6 +244,15 @@ class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 if held.leaf == path:
                     return held
         return ties[0]
+
+
+def _work(func: Any, args: Any, kwargs: Any, result: Any) -> int:
+    """Of one operator, as `Order.work` counts it; views are none."""
+    if any(one.alias_info is not None for one in func._schema.returns):
+        return 0
+    formula = flop_registry.get(func.overloadpacket)
+    flops = 0 if formula is None else int(formula(*args, **kwargs, out_val=result))
+    return flops + BYTE_WORK * sum(tensor.nbytes for tensor in tensors_in(result))
 
 
 def _holds(above: str, below: str) -> bool:

@@ -10,6 +10,7 @@ from torch import nn
 
 from tests.streaming import Case, Foreign, Net, Table
 from tightfit.errors import UsageError
+from tightfit.place.streaming.berths import slot_of
 from tightfit.place.streaming.groups import Group, card_bytes
 from tightfit.weigh import weight_bytes, weights
 
@@ -77,7 +78,7 @@ def test_what_is_told_for_a_card_is_what_is_taken_at_most() -> None:
     assert second
     most = max(group.ring for group in groups if not group.stays)
     assert most == 1
-    assert card_bytes(groups, slots=2) == stays + 2 * max(first) + max(second)
+    assert card_bytes(groups, slots=2) == stays + 2 * slot_of(first) + slot_of(second)
 
 
 @pytest.mark.parametrize(

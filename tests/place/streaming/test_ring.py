@@ -16,6 +16,7 @@ from tightfit.card.virtual.card import VirtualCard
 from tightfit.errors import BooksError, UsageError
 from tightfit.place.lanes import compute_of, open_lane
 from tightfit.place.streaming.arena import Arena, Layout
+from tightfit.place.streaming.berths import slot_of
 from tightfit.place.streaming.ring import Ring
 
 
@@ -226,7 +227,7 @@ def test_a_ring_takes_what_it_says_and_gives_it_back() -> None:
     """Slots of the largest, no more of them than there are masters."""
     masters = [*arenas(2), *arenas(1, size=500)]
     ring, card = ring_of(masters, 9)
-    assert ring.slot_bytes == max(arena.layout.bytes for arena in masters)
+    assert ring.slot_bytes == slot_of([arena.layout.bytes for arena in masters])
     assert ring.bytes == 3 * ring.slot_bytes
     held = card.read().allocated
     assert held is not None

@@ -10,6 +10,7 @@ import torch
 
 from tightfit.card.base import Card
 from tightfit.errors import UsageError
+from tightfit.place.streaming.berths import slot_of
 from tightfit.place.streaming.binding import Binding
 from tightfit.place.streaming.groups import Group, Scan
 from tightfit.place.streaming.inventory import Inventory
@@ -152,7 +153,7 @@ class Arrangement:
         self._card.trim()  # what calls left in the allocator's cache is nobody's drift
         watch, hold = Watch(self._card, room), Hold(self._card)
         try:
-            hold.fit(self._slot_sizes(residency, groups))
+            hold.fit(self._ring_sizes(residency, groups))
             while waiting := [g for g in groups if g.stays and not placement.is_resident(g)]:
                 sizes = {piece.name: piece for piece in residency.pieces}
                 pieces = [sizes[group.name] for group in waiting if group.name in sizes]
@@ -163,7 +164,7 @@ class Arrangement:
                         self.replanned += (told,)
                         groups = self._groups(residency)
                         self._free(residency, groups)
-                        hold.fit(self._slot_sizes(residency, groups))
+                        hold.fit(self._ring_sizes(residency, groups))
                         continue
                 placement.stay(waiting[0])
                 watch.placed(waiting[0].layout.bytes)
@@ -172,14 +173,14 @@ class Arrangement:
             hold.release()
         return residency, groups
 
-    def _slot_sizes(self, residency: Residency, groups: Iterable[Group]) -> list[int]:
+    def _ring_sizes(self, residency: Residency, groups: Iterable[Group]) -> list[int]:
         """Of the rings that are still to be opened."""
         sizes: list[int] = []
         for number, passing in _by_ring(groups).items():
             slots = _slots(number, residency)
             if not self._placement.fits_ring(number, passing, slots=slots):
-                largest = max(group.layout.bytes for group in passing)
-                sizes += [largest] * min(slots, len(passing))
+                slot = slot_of([group.layout.bytes for group in passing])
+                sizes.append(slot * min(slots, len(passing)))
         return sizes
 
     def _undo(self, before: Residency | None) -> None:

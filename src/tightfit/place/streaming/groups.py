@@ -13,6 +13,7 @@ from torch.nn.parameter import is_lazy
 
 from tightfit.errors import UsageError
 from tightfit.place.streaming.arena import Layout
+from tightfit.place.streaming.berths import slot_of
 from tightfit.plan.streaming.residency import Residency
 from tightfit.weigh.blocks import Block, Weights
 from tightfit.weigh.order import Order
@@ -135,7 +136,7 @@ def card_bytes(groups: Sequence[Group], *, slots: int) -> int:
             rings[group.ring].append(group.layout.bytes)
     copies = {ring: min(1 if ring else slots, len(sizes)) for ring, sizes in rings.items()}
     resident = sum(group.layout.bytes for group in groups if group.stays)
-    return resident + sum(copies[ring] * max(sizes) for ring, sizes in rings.items())
+    return resident + sum(copies[ring] * slot_of(sizes) for ring, sizes in rings.items())
 
 
 def _pieces_of_leaves(residency: Residency, blocks: Weights) -> dict[str, int]:

@@ -1,8 +1,8 @@
-"""The ring: slots on the card that streamed weights pass through."""
+"""The ring: memory on the card that streamed weights pass through."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -10,29 +10,36 @@ import torch
 from tightfit.card.base import Card
 from tightfit.card.lanes import Lane, Mark, Queue
 from tightfit.errors import BooksError, UsageError
+from tightfit.place.streaming.berths import laps_of, slot_of
 from tightfit.place.streaming.master import Master
 from tightfit.place.streaming.succession import Succession
 from tightfit.units import format_bytes
 
+_MOST_AHEAD = 32
+"""Masters that are looked at to see which come next."""
+
 
 @dataclass(eq=False)
-class Slot:
-    """A fixed buffer on the card.
+class Berth:
+    """A place in the ring's memory that one master can lie in.
 
     Attributes:
-        parts: its first bytes, by how many.
-        views: for each master, its tensors in this slot.
-        free: passed when nothing reads it any more.
+        arena: that master.
+        start, end: its bytes, counted through all the memory there is.
+        part: those bytes on the card.
+        views: the tensors of `arena` in them.
+        free: passed when nothing reads it any more; None until it was used.
         ready: passed when what it holds has arrived.
-        holds: the master whose bytes are in it, or on the way; None while it is empty.
         users: who uses it now; while there is one, it keeps what it holds.
     """
 
-    parts: dict[int, torch.Tensor]
-    views: dict[Master, tuple[torch.Tensor, ...]]
-    free: Mark
+    arena: Master
+    start: int
+    end: int
+    part: torch.Tensor
+    views: tuple[torch.Tensor, ...]
+    free: Mark | None = None
     ready: Mark | None = None
-    holds: Master | None = None
     users: set[object] = field(default_factory=set)
 
 
@@ -54,10 +61,10 @@ class Copies:
 
 
 class Ring:
-    """Slots of one size, allocated once; what comes next is copied as soon as a slot is free.
+    """A fixed number of bytes, allocated once; what comes next is copied as soon as it finds room.
 
-    *Ready*: compute waits for the copy. *Free*: the next copy waits for compute. The host waits
-    for neither. One thread at a time.
+    *Ready*: compute waits for the copy. *Free*: a copy waits for compute to be done with the bytes
+    that it overwrites. The host waits for neither. One thread at a time.
     """
 
     def __init__(
@@ -72,8 +79,9 @@ class Ring:
     ) -> None:
         """`arenas` are the masters that pass, in the order they are expected.
 
-        Where it `compares`, the host waits for each copy and looks whether it is its master's.
-        Raises `UsageError` for no slots, and what the card raises when it is full.
+        There is room for `slots` of the largest. Where it `compares`, the host waits for each copy
+        and looks whether it is its master's. Raises `UsageError` for no slots, and what the card
+        raises when it is full.
         """
         if slots < 1:
             raise UsageError(f"a ring of {slots} slots cannot stream; it takes at least 1.")
@@ -83,21 +91,28 @@ class Ring:
         self._compute = compute
         self._arenas = tuple(arenas)
         self._coming = Succession(self._arenas)
-        self._lingers: Slot | None = None
+        self._lingers: Berth | None = None
         self._compares = compares
-        self.slot_bytes = max(arena.layout.bytes for arena in arenas)
-        self._slots: list[Slot] = []
-        for _ in range(min(slots, len(self._arenas))):
-            self._grow()
+        sizes = [arena.layout.bytes for arena in arenas]
+        slots = min(slots, len(sizes))
+        self.slot_bytes = slot_of(sizes)
+        laps = laps_of(sizes, slots)
+        self._starts = {arena: [lap[at] for lap in laps] for at, arena in enumerate(self._arenas)}
+        self._lap = dict.fromkeys(self._arenas, 0)
+        self._berths: dict[tuple[Master, int], Berth] = {}
+        self._there: dict[Master, Berth] = {}
+        self._buffers: list[torch.Tensor] = []
+        self._slots = slots
+        self._allocate(self.slot_bytes * slots)
 
     @property
     def bytes(self) -> int:
-        """Of all slots."""
-        return self.slot_bytes * len(self._slots)
+        """Of its memory."""
+        return sum(buffer.nbytes for buffer in self._buffers)
 
     def is_full_for(self, arena: Master) -> bool:
-        """Whether every slot is in use for another: taking `arena` would need one more."""
-        return all(slot.users and slot.holds is not arena for slot in self._slots)
+        """Whether so much is in use for others that taking `arena` would need one slot more."""
+        return arena not in self._there and self._free_berth(arena) is None
 
     def take(self, arena: Master, user: object) -> tuple[torch.Tensor, ...]:
         """The tensors of `arena` on the card, there when what is queued from now on runs.
@@ -105,120 +120,153 @@ class Ring:
         Has to be followed by `leave` with the same `user`, whatever happens. Raises `BooksError`
         where it compares and something else arrived.
         """
-        slot = self._slot_of(arena)
-        surprised = slot is None or self._lingers is not None
+        berth = self._there.get(arena)
+        surprised = berth is None or self._lingers is not None
         self._lingers = None
-        if slot is None:
-            slot = self._victim()
+        if berth is None:
+            berth = self._free_berth(arena) or self._grow(arena)
             self.copies.late += 1
-            self._fetch(slot, arena)
-        slot.users.add(user)
-        assert slot.ready is not None
-        self._compute.wait(slot.ready)
+            self._fetch(berth)
+        berth.users.add(user)
+        assert berth.ready is not None
+        self._compute.wait(berth.ready)
         self._coming.saw(arena)
         if surprised:
             self.ahead()
         if self._compares:
-            self._compare(slot, arena)
-        return slot.views[arena]
+            self._compare(berth)
+        return berth.views
 
     def leave(self, arena: Master, user: object, *, lingers: bool = False) -> bool:
         """The use of `arena` by `user` ends, if there was one; whether none is left.
 
-        Its slot is filled anew at once; where it `lingers`, only when another is taken: it may be
-        needed again soon.
+        Its bytes are filled anew at once; where it `lingers`, only when another is taken: it may
+        be needed again soon.
         """
-        slot = self._slot_of(arena)
-        if slot is None or user not in slot.users:
-            return slot is None or not slot.users
-        if len(slot.users) == 1:
-            slot.free = self._compute.mark(again=slot.free)
-        slot.users.discard(user)
-        if slot.users:
+        berth = self._there.get(arena)
+        if berth is None or user not in berth.users:
+            return berth is None or not berth.users
+        if len(berth.users) == 1:
+            berth.free = self._compute.mark(again=berth.free)
+        berth.users.discard(user)
+        if berth.users:
             return False
         if lingers:
-            self._lingers = slot
+            self._lingers = berth
         else:
             self.ahead()
         return True
 
     def ahead(self) -> None:
-        """Begin to copy what comes next into the slots that are free."""
-        lingers = self._lingers
-        free = [slot for slot in self._slots if not slot.users and slot is not lingers]
-        if not free:
-            return
-        count = len(free)
-        missing: list[Master] = []
-        for arena in self._coming.coming(len(self._slots) + 1):
-            slot = self._slot_of(arena)
-            if slot is None:
-                missing.append(arena)
-            elif slot in free:
-                free.remove(slot)
-            else:
-                continue
-            count -= 1
-            if not count:
-                break
-        for arena in missing:
-            self._fetch(free.pop(), arena)
+        """Begin to copy what comes next, in order, as far as there is room for it."""
+        needed: list[Berth] = [] if self._lingers is None else [self._lingers]
+        for arena in self._coming.coming(min(len(self._arenas), _MOST_AHEAD)):
+            berth = self._there.get(arena)
+            if berth is None:
+                berth = self._berth(arena, self._starts[arena][self._lap[arena]])
+                if any(other.users or other in needed for other in self._under(berth)):
+                    return
+                self._fetch(berth)
+            needed.append(berth)
 
     def close(self) -> None:
-        """Drain what is under way, then let the slots go; the card has to be done with them."""
+        """Drain what is under way, then let the memory go; the card has to be done with it."""
         self._lane.drain()
         self._lingers = None
-        self._slots.clear()
+        self._there.clear()
+        self._berths.clear()
+        self._buffers.clear()
 
-    def _slot_of(self, arena: Master) -> Slot | None:
-        for slot in self._slots:
-            if slot.holds is arena:
-                return slot
-        return None
+    def _under(self, berth: Berth) -> list[Berth]:
+        """What lies where `berth` is."""
+        start, end = berth.start, berth.end
+        return [each for each in self._there.values() if each.start < end and start < each.end]
 
-    def _victim(self) -> Slot:
-        """A free slot: an empty one, or the one whose weights are needed last."""
-        free = [slot for slot in self._slots if not slot.users]
-        if not free:
-            self.copies.grown += 1
-            return self._grow()
-        coming = self._coming.coming(len(self._arenas))
-        when = {arena: at for at, arena in enumerate(coming)}
-        never = len(self._arenas)
-        return max(
-            free,
-            key=lambda slot: never + 1 if slot.holds is None else when.get(slot.holds, never),
-        )
+    def _free_berth(self, arena: Master) -> Berth | None:
+        """Where `arena` can be at once: what it overwrites is not in use, and needed late."""
+        coming = self._coming.coming(min(len(self._arenas), _MOST_AHEAD))
+        when = {each: at for at, each in enumerate(coming)}
+        best: Berth | None = None
+        latest = -1
+        for start in self._candidates(arena):
+            berth = self._berth(arena, start)
+            under = self._under(berth)
+            if any(each.users for each in under):
+                continue
+            soonest = min((when.get(each.arena, _MOST_AHEAD) for each in under), default=2**31)
+            if soonest > latest:
+                best, latest = berth, soonest
+        return best
 
-    def _fetch(self, slot: Slot, arena: Master) -> None:
-        slot.holds = None  # whatever interrupts this, the slot never claims what it does not hold
+    def _candidates(self, arena: Master) -> Iterator[int]:
+        starts = self._starts[arena]
+        lap = self._lap[arena]
+        yield from dict.fromkeys((*starts[lap:], *starts[:lap], *self._slot_starts()))
+
+    def _slot_starts(self) -> range:
+        return range(0, self.bytes, self.slot_bytes)
+
+    def _fetch(self, berth: Berth) -> None:
+        """Whatever interrupts this: what is there never claims bytes that it does not hold."""
+        arena = berth.arena
         size = arena.layout.bytes
-        self._lane.wait(slot.free)
+        waited = False
+        for other in self._under(berth):
+            if other.free is not None:
+                self._lane.wait(other.free)
+                waited = True
+            del self._there[other.arena]
+        if not waited:
+            self._lane.wait(self._fresh)
         if size:
-            arena.send(self._lane, slot.parts[size])
-        slot.ready = self._lane.mark(again=slot.ready)
-        slot.holds = arena
+            arena.send(self._lane, berth.part)
+        berth.ready = self._lane.mark(again=berth.ready)
+        self._there[arena] = berth
+        self._lap[arena] = (self._lap[arena] + 1) % len(self._starts[arena])
         self.copies.count += 1
         self.copies.bytes += size
 
-    def _compare(self, slot: Slot, arena: Master) -> None:
-        size = arena.layout.bytes
-        arrived = slot.parts[size].cpu() if size else arena.buffer
-        wrong = int((arrived != arena.buffer).sum())
+    def _compare(self, berth: Berth) -> None:
+        buffer, size = berth.arena.buffer, berth.arena.layout.bytes
+        arrived = berth.part.cpu() if size else buffer
+        wrong = int((arrived != buffer).sum())
         if wrong:
             raise BooksError(
                 f"{wrong} of {size} bytes of streamed weights are not those of their master on "
                 f"{self._card.name}: a copy was not waited for, or something wrote into the slot."
             )
 
-    def _grow(self) -> Slot:
+    def _berth(self, arena: Master, start: int) -> Berth:
+        """Made when it is first wanted; from then on it is the same."""
+        found = self._berths.get((arena, start))
+        if found is None:
+            size = arena.layout.bytes
+            buffer, base = self._memory(start)
+            with torch.inference_mode(False), torch.no_grad():
+                part = buffer[start - base : start - base + size]
+                found = Berth(arena, start, start + size, part, arena.layout.views(part))
+            self._berths[arena, start] = found
+        return found
+
+    def _memory(self, start: int) -> tuple[torch.Tensor, int]:
+        base = 0
+        for buffer in self._buffers:
+            if start < base + buffer.nbytes:
+                return buffer, base
+            base += buffer.nbytes
+        return self._buffers[-1], base - self._buffers[-1].nbytes
+
+    def _grow(self, arena: Master) -> Berth:
+        """One slot more, for what is in use at once against what was foreseen."""
+        start = self.bytes
+        self._allocate(self.slot_bytes)
+        self.copies.grown += 1
+        return self._berth(arena, start)
+
+    def _allocate(self, size: int) -> None:
         with torch.inference_mode(False), torch.no_grad():
-            buffer = torch.empty(self.slot_bytes, dtype=torch.uint8, device=self._card.device)
-            views = {arena: arena.layout.views(buffer) for arena in self._arenas}
-            parts = {arena.layout.bytes: buffer[: arena.layout.bytes] for arena in self._arenas}
-            slot = Slot(parts, views, self._compute.mark())
-        self._slots.append(slot)
-        return slot
+            self._buffers.append(torch.empty(size, dtype=torch.uint8, device=self._card.device))
+        self._fresh = self._compute.mark()
 
     def __repr__(self) -> str:
-        return f"Ring({len(self._slots)} x {format_bytes(self.slot_bytes)})"
+        return f"Ring({self._slots} x {format_bytes(self.slot_bytes)})"

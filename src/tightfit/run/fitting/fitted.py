@@ -320,7 +320,7 @@ class Fitted:
                 break
         if not plan.fits:
             raise plan.shortage()
-        self._place(plan, need, why, room=wide.room + wide.held - working_of(plan))
+        self._place(plan, need, why, room=wide.room + wide.held - working_of(plan, need))
 
     def _place(self, plan: Plan, need: Need, why: str, *, room: int | None = None) -> None:
         """`room` is what reserved may come to while no call is under way."""

@@ -27,6 +27,8 @@ from tightfit.weigh.order import Order, ordered
 from tightfit.weigh.tensors import Kind, walk, weights
 
 _LEVELS: tuple[Level, ...] = ("block", "leaf")
+_SLOTS = 4
+"""Copies of the largest piece that a ring may have room for, where fewer hold up compute."""
 _DTYPES = 8
 """Of how many dtypes weights are at most: each has one element on the card to stand for them."""
 _UNKNOWN_SHARE = 4
@@ -59,7 +61,7 @@ class Weighed:
         blocks = blocks_of(module)
         if order is not None:
             blocks = ordered(blocks, order)
-        units = tuple(_units(module, blocks))
+        units = tuple(_units(module, blocks, order))
         beside = _beside(module, blocks, order, units) + _tables(module)
         return cls(module, blocks, order, units, beside, mapped=not own_bytes(module))
 
@@ -90,7 +92,7 @@ def rounding_of(residency: Residency, allocator: str) -> int:
     if allocator not in FRAGMENTS:
         return 0
     sizes = [piece.bytes for piece in residency.resident]
-    sizes += [residency.ring.slot_bytes] * residency.ring.slots
+    sizes.append(residency.ring.bytes)
     moves = [(at, size) for at, size in enumerate(sizes) if size]
     return max(0, replay(moves, allocator).reserved - sum(sizes))
 
@@ -102,14 +104,18 @@ def taken_by(plan: Plan, need: Need) -> int:
     """
     stage = plan.stages[0]
     assert stage.residency is not None
-    rounding = max(0, stage.way.slack.known - need.slack)
-    return stage.residency.bytes + stage.demand.scratch.known + rounding
+    return stage.residency.bytes + stage.demand.scratch.known + _rounding(plan, need)
 
 
-def working_of(plan: Plan) -> int:
-    """Bytes that a call takes beside weights, as planned, with what the allocator takes for it."""
+def working_of(plan: Plan, need: Need) -> int:
+    """Bytes that a call takes beside all that, with what the allocator takes for it."""
     stage = plan.stages[0]
-    return working_bytes(stage.demand, stage.way) - stage.demand.scratch.known
+    working = working_bytes(stage.demand, stage.way) - stage.demand.scratch.known
+    return working - _rounding(plan, need)
+
+
+def _rounding(plan: Plan, need: Need) -> int:
+    return max(0, plan.stages[0].way.slack.known - need.slack)
 
 
 def supply_of_reading(reading: Reading, supply: Supply, *, ours: int) -> Supply:
@@ -145,10 +151,10 @@ def _planned(
         model=weighed.name,
         mapped=weighed.mapped,
     )
-    return make([demand], supply, mode=mode)
+    return make([demand], supply, mode=mode, slots=_SLOTS)
 
 
-def _units(module: nn.Module, blocks: Weights) -> Iterator[Unit]:
+def _units(module: nn.Module, blocks: Weights, order: Order | None) -> Iterator[Unit]:
     """As large as what is really taken: every tensor aligned as in its buffer."""
     sizes: dict[str, int] = {}
     seen: set[int] = set()
@@ -156,13 +162,22 @@ def _units(module: nn.Module, blocks: Weights) -> Iterator[Unit]:
         if id(held.tensor) not in seen:
             seen.add(id(held.tensor))
             sizes[held.leaf] = sizes.get(held.leaf, 0) + round_up(held.tensor.nbytes, ALIGNMENT)
+    work = order.work if order is not None and any(order.work.values()) else None
     for block in blocks.blocks:
         parts = tuple(
-            Unit(leaf.name or f"{block.name or 'root'} (own)", sizes.get(leaf.name, 0))
+            Unit(
+                leaf.name or f"{block.name or 'root'} (own)",
+                sizes.get(leaf.name, 0),
+                share=None if work is None else work.get(leaf.name, 0.0),
+            )
             for leaf in block.leaves
         )
-        size = sum(part.bytes for part in parts)
-        yield Unit(block.name or "root", size, parts=parts if len(parts) > 1 else ())
+        yield Unit(
+            block.name or "root",
+            sum(part.bytes for part in parts),
+            share=None if work is None else sum(part.share or 0.0 for part in parts),
+            parts=parts if len(parts) > 1 else (),
+        )
 
 
 def _beside(
