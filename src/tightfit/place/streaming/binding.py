@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch._C._dynamo.eval_frame import get_eval_frame_callback as _compiler
 from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.hooks import RemovableHandle
 
@@ -23,6 +24,7 @@ from tightfit.place.streaming.ring import Ring
 from tightfit.place.streaming.running import Call, Running
 from tightfit.place.streaming.seat import Seat
 from tightfit.place.streaming.tracing import Tracer
+from tightfit.place.streaming.within import ByItself, StandIn, has_hooks, may_stand_in
 
 _me = threading.get_ident
 _is_traced = torch.compiler.is_dynamo_compiling
@@ -82,6 +84,7 @@ class _Spot:
         sees_end: whether a hook after its calls is there; where there is an `inner`, most of them
             need none, so it comes with the first that does.
         compiled: set where it is compiled with its hooks; then what they do is done around that.
+        stands: set where it has another `forward` instead of hooks.
     """
 
     module: nn.Module
@@ -90,6 +93,7 @@ class _Spot:
     inner: Passing | None = None
     sees_end: bool = False
     compiled: Around | None = None
+    stands: StandIn | None = None
 
     def holds(self, here: Iterable[Passing]) -> None:
         """From now on these have to be there."""
@@ -132,9 +136,11 @@ class Binding:
         self.running = self._running = Running(self._line.ended)
         self._entering: Callable[..., Any] = Binding._enter
         self._leaving: Callable[..., Any] = Running.leave
+        self._apart: Callable[..., Any] = Binding._by_itself
         self._handles: list[RemovableHandle] = []
         self._modules = modules = dict(module.named_modules())
         self._spots: dict[str, _Spot] = {}
+        self._mostly: list[_Spot] = []
         try:
             self.rebind(passing)
             for owner in modules.values():
@@ -158,10 +164,16 @@ class Binding:
         for path, spot in self._spots.items():
             spot.is_watched = path in always
             spot.holds(anchored.pop(path, ()))
+            if spot.stands is not None and spot.here and spot.inner is None:
+                self._hook(spot)
         for path, here in anchored.items():
             self._spots[path] = spot = _Spot(self._modules[path], is_watched=path in always)
             spot.holds(here)
-            self._hook(spot)
+            if spot.inner is not None and may_stand_in(spot.module, spot.inner.head):
+                self._stand_in(spot)
+            else:
+                self._hook(spot)
+        self._mostly = [spot for spot in self._spots.values() if spot.inner is None]
         self._keep_compiler_out()
 
     def close(self) -> None:
@@ -169,6 +181,8 @@ class Binding:
         while self._handles:
             self._handles.pop().remove()
         for spot in self._spots.values():
+            if spot.stands is not None:
+                spot.stands.remove()
             if spot.compiled is not None:
                 spot.compiled.remove()
                 spot.compiled = None
@@ -176,6 +190,9 @@ class Binding:
 
     def _hook(self, spot: _Spot) -> None:
         running = self._running
+        if spot.stands is not None:
+            spot.stands.remove()
+            spot.stands, spot.sees_end = None, False
 
         def before(
             module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -186,22 +203,70 @@ class Binding:
                 return None  # it is there for the whole call of its head
             if spot.compiled is not None and spot.compiled.inside:
                 return None
-            moved: tuple[Any, Any] | None = self._entering(self, spot, args, kwargs)
-            return moved
+            if _is_traced() or _compiler() is not None:
+                moved: tuple[Any, Any] | None = self._entering(self, spot, args, kwargs)
+                return moved
+            return self._enter(spot, args, kwargs)
 
         self._handles.append(
             spot.module.register_forward_pre_hook(before, prepend=True, with_kwargs=True)
         )
 
+    def _stand_in(self, spot: _Spot) -> None:
+        running = self._running
+
+        def make(plain: Callable[..., Any]) -> Callable[..., Any]:
+            def forward(*args: Any, **kwargs: Any) -> Any:
+                inner = spot.inner
+                if inner is not None and inner.called and (_is_traced() or running.owner == _me()):
+                    return plain(*args, **kwargs)  # they are there for the whole call of its head
+                if self.asleep or not (spot.here or spot.is_watched):
+                    return plain(*args, **kwargs)
+                return self._apart(self, spot, plain, args, kwargs)
+
+            return forward
+
+        spot.stands, spot.sees_end = StandIn(spot.module, make), True
+
+    def _by_itself(
+        self,
+        spot: _Spot,
+        plain: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> Any:
+        """A call of a layer that has no hooks, and whose head is not being called."""
+        if has_hooks(spot.module):
+            self._hook(spot)
+            name = type(spot.module).__name__
+            raise UsageError(
+                f"a `{name}` whose weights are streamed with a module above it is called by itself "
+                "and has got hooks, which ran before its weights were there: from now on they are "
+                "brought first, so call it again."
+            )
+
+        def enter(called: nn.Module, args: Any, kwargs: Any) -> tuple[Any, Any] | None:
+            return self._enter(spot, args, kwargs, called=called)
+
+        return ByItself()(enter, self._running.leave, plain, args, kwargs)
+
     def _enter(
-        self, spot: _Spot, args: tuple[Any, ...], kwargs: dict[str, Any]
+        self,
+        spot: _Spot,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        *,
+        called: nn.Module | None = None,
     ) -> tuple[Any, Any] | None:
-        """A call begins whose weights have to be brought, or which is outermost."""
+        """A call begins whose weights have to be brought, or which is outermost.
+
+        It is seen as one of `called`, which is the module of `spot` but for calls by themselves.
+        """
         if self.asleep or not (spot.here or spot.is_watched):
             return None
         if not spot.sees_end:
             self._watch_end(spot)
-        call = self._running.enter(spot.module)
+        call = self._running.enter(called or spot.module)
         moved = self._begin(call, args, kwargs) if call.outermost else None
         for each in spot.here:
             self._take(call, each)
@@ -215,8 +280,12 @@ class Binding:
             if spot.compiled is not None and spot.compiled.inside:
                 return
             inner = spot.inner
-            if inner is None or not inner.called:
+            if inner is not None and inner.called:
+                return
+            if _is_traced() or _compiler() is not None:
                 self._leaving(running, module)
+            else:
+                running.leave(module)
 
         self._handles.append(spot.module.register_forward_hook(after, always_call=True))
         spot.sees_end = True
@@ -266,8 +335,9 @@ class Binding:
             return
         if self._entering is Binding._enter:
             self._entering, self._leaving = untraced(Binding._enter), untraced(Running.leave)
-        for spot in self._spots.values():
-            if compiled_of(spot.module) not in (None, spot.compiled) and spot.inner is None:
+            self._apart = untraced(Binding._by_itself)
+        for spot in self._mostly:
+            if compiled_of(spot.module) not in (None, spot.compiled):
                 spot.compiled = self._around(spot)
 
     def _around(self, spot: _Spot) -> Around:
