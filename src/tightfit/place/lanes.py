@@ -61,11 +61,19 @@ class _CudaQueue(Queue):
     """Whatever stream is current: callers may change it between two calls."""
 
     def __init__(self, device: torch.device) -> None:
+        library: Any = torch._C
         self._device = device
         self._index = device.index
+        self._current = library._cuda_getCurrentStream  # numbers; for objects PyTorch takes longer
+        self._known: tuple[Any, Any] = (None, None)
 
     def _stream(self) -> Any:
-        return torch.cuda.current_stream(self._index)
+        numbers, stream = self._known
+        now = self._current(self._index)
+        if now != numbers:
+            stream = torch.cuda.current_stream(self._index)
+            self._known = (now, stream)
+        return stream
 
     def mark(self, *, again: Mark | None = None) -> Mark:
         mark = again if isinstance(again, _CudaMark) else _CudaMark()
@@ -75,7 +83,7 @@ class _CudaQueue(Queue):
     def wait(self, mark: Mark) -> None:
         if not isinstance(mark, _CudaMark):
             raise TypeError(f"a CUDA queue cannot wait for a {type(mark).__name__}")
-        self._stream().wait_event(mark.event)
+        mark.event.wait(self._stream())
 
     def stamp(self, *, again: Stamp | None = None) -> Stamp | None:
         stamp = again if isinstance(again, _CudaStamp) else _CudaStamp()
@@ -93,18 +101,34 @@ class _CudaLane(_CudaQueue, Lane):
     def __init__(self, device: torch.device) -> None:
         super().__init__(device)
         make: Any = torch.cuda.Stream
-        self._own = make(device, priority=-1)
+        library: Any = torch._C
+        self._own = own = make(device, priority=-1)
+        self._numbers = (own.stream_id, own.device_index, own.device_type)
+        self._become = library._cuda_setStream
+        self._device_now = library._cuda_getDevice
 
     def _stream(self) -> Any:
         return self._own
 
     def copy(self, target: torch.Tensor, source: torch.Tensor) -> None:
         check_copy(target, source, self._device)
-        with torch.cuda.stream(self._own):
+        if self._device_now() != self._index:
+            with torch.cuda.stream(self._own):
+                target.copy_(source, non_blocking=True)
+            return
+        before = self._current(self._index)
+        try:  # as above, in a third of the time: no other device has to be put back
+            self._switch(self._numbers)
             target.copy_(source, non_blocking=True)
+        finally:
+            self._switch(before)
 
     def drain(self) -> None:
         self._own.synchronize()
+
+    def _switch(self, numbers: tuple[int, int, int]) -> None:
+        stream, device, kind = numbers
+        self._become(stream_id=stream, device_index=device, device_type=kind)
 
 
 class _HostMark(Mark):

@@ -55,19 +55,23 @@ class Passing:
     shown: tuple[torch.Tensor, ...] = _SHOW_NOTHING
     called: bool = False
 
+    def __post_init__(self) -> None:
+        self._tensors = tuple(seat.tensor for seat, _ in self.seats)
+        self._places = tuple(at for _, at in self.seats)
+
     def show(self, views: tuple[torch.Tensor, ...]) -> None:
         """Let the seats show `views`, the tensors of a slot."""
         if self.shown is views:
             return
         self.shown = _SHOW_NOTHING
-        for seat, at in self.seats:
-            seat.tensor.data = views[at]
+        for tensor, at in zip(self._tensors, self._places, strict=True):
+            tensor.data = views[at]
         self.shown = views
 
     def hide(self) -> None:
         """Let the seats show that the weights are away."""
-        for (seat, _), placeholder in zip(self.seats, self.away, strict=True):
-            seat.tensor.data = placeholder
+        for tensor, placeholder in zip(self._tensors, self.away, strict=True):
+            tensor.data = placeholder
         self.shown = _SHOW_NOTHING
 
 

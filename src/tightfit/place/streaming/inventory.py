@@ -72,19 +72,22 @@ class Inventory:
     def _is_exchanged(self) -> bool:
         if not all(map(is_, map(dict.get, self._tables, self._names), self._held)):
             return True
-        if [*map(len, self._kept)] != self._sizes:
+        if any(self._empty) or [*map(len, self._filled)] != self._sizes:
             return True
         return [*chain.from_iterable(map(dict.values, self._below))] != self._children
 
     def _look_at_parts(self) -> None:
         """What all modules within hold, and which those are."""
         parts = list(self._module.modules())
-        self._kept: list[dict[str, Any]] = [
-            each for part in parts for each in (part._parameters, part._buffers)
+        each: list[dict[str, Any]] = [
+            *(part._parameters for part in parts),
+            *(part._buffers for part in parts),
+            *(part._modules for part in parts),
         ]
-        self._below = [part._modules for part in parts if part._modules]
-        self._kept += [part._modules for part in parts]
-        self._sizes = [*map(len, self._kept)]
+        self._empty = [table for table in each if not table]
+        self._filled = [table for table in each[: 2 * len(parts)] if table]
+        self._below = [table for table in each[2 * len(parts) :] if table]
+        self._sizes = [*map(len, self._filled)]
         self._children = [*chain.from_iterable(map(dict.values, self._below))]
 
     def _look_around(self) -> None:
