@@ -134,11 +134,11 @@ class Arrangement:
         freed += placement.drop_all_but(group for group in groups if group.stays)
         if freed:
             self._card.trim()
-        placement.choose(group for group in groups if not group.stays)
-        for group in groups:
-            if not group.stays:
-                placement.pack(group)
-                placement.hide(group)
+        passing = [group for group in groups if not group.stays]
+        placement.choose(passing)
+        placement.pack_all(passing)
+        for group in passing:
+            placement.hide(group)
 
     def _bring(
         self, residency: Residency, groups: tuple[Group, ...], room: int | None

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
 import torch
@@ -24,6 +26,9 @@ from tightfit.place.streaming.master import Master
 from tightfit.place.streaming.pinned import Pins, pages
 from tightfit.place.streaming.stage import Stage, StagedQueue
 from tightfit.units import format_bytes
+
+_AT_ONCE = 4
+"""Masters that are packed at the same time: fresh pages are what takes the time."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -127,17 +132,37 @@ class Masters:
         pinned = {row[at] for at in evenly(takes, budget)}
         self._unpinned |= {wishes[at].key for at in row if at not in pinned}
 
-    def take(self, wish: Wish) -> Master:
+    def take_all(self, wishes: deque[Wish]) -> Iterator[Master]:
+        """The master of each, as `take` gives it; several are packed at once where there is room.
+
+        They are taken out of `wishes`, so that what they were packed from can go one by one.
+        """
+        sizes = sum(wish.layout.bytes for wish in wishes)
+        if self._room is None or sizes > self._left or self._filed:
+            while wishes:
+                yield self.take(wishes.popleft())
+            return
+        under_way: deque[tuple[Wish, Future[Arena]]] = deque()
+        with ThreadPoolExecutor(_AT_ONCE) as workers:
+            while wishes or under_way:
+                while wishes and len(under_way) < _AT_ONCE:
+                    wish = wishes.popleft()
+                    under_way.append((wish, workers.submit(Arena, wish.layout, wish.tensors)))
+                wish, packed = under_way.popleft()
+                yield self.take(wish, packed=packed.result())
+
+    def take(self, wish: Wish, *, packed: Arena | None = None) -> Master:
         """The master of `wish`, whose own tensors may go unless they are among its views.
 
-        Raises `MemoryShortage` where there is no room for what cannot be read where it lies.
+        Where it is `packed` already, that is it. Raises `MemoryShortage` where there is no room for
+        what cannot be read where it lies.
         """
         if self._room is None:
             self.plan([wish])
         self._largest = max(self._largest, wish.layout.bytes)
-        if wish.key in self._filed or wish.layout.bytes > self._left:
+        if packed is None and (wish.key in self._filed or wish.layout.bytes > self._left):
             return self._file(wish)
-        arena = Arena(wish.layout, wish.tensors)
+        arena = packed or Arena(wish.layout, wish.tensors)
         arena.at_once = not self._waits
         self._given_up += self._foreign_bytes(wish)
         self._own.add(arena.buffer.untyped_storage().data_ptr())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -138,6 +139,14 @@ class Placement:
     def choose(self, groups: Iterable[Group]) -> None:
         """Decide where the masters of `groups`, in the order in which they stream, will be."""
         self.host.plan([self._wish(each) for each in groups if _key(each) not in self._masters])
+
+    def pack_all(self, groups: Iterable[Group]) -> None:
+        """The masters of all `groups`, several at once."""
+        missing = {_key(group): group for group in groups if _key(group) not in self._masters}
+        wishes = deque(self._wish(group) for group in missing.values())
+        for (key, group), master in zip(missing.items(), self.host.take_all(wishes), strict=True):
+            self._masters[key] = _Kept(master)
+            self._settle(key, self._seats_of(group))
 
     def pack(self, group: Group) -> Master:
         """The master of `group`, made the first time; masters that nothing needs any more go."""

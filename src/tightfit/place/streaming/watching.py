@@ -135,7 +135,9 @@ class Hold:
         wanted = [size for size in sizes if size]
         if wanted == [buffer.nbytes for buffer in self._buffers]:
             return
-        self.release()
+        if self._buffers:
+            self.release()
+            self._card.trim()  # other sizes would not find what these leave in the cache
         for size in wanted:
             self._buffers.append(torch.empty(size, dtype=torch.uint8, device=self._card.device))
 

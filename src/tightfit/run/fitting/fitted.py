@@ -14,7 +14,7 @@ from torch import nn
 from torch.utils._pytree import tree_map
 
 from tightfit.card import Card, Reading
-from tightfit.errors import UsageError
+from tightfit.errors import MemoryShortage, UsageError
 from tightfit.place.streaming.pinned import Pins
 from tightfit.place.streaming.streamed import Streaming, streamed
 from tightfit.plan.plan import Plan
@@ -26,6 +26,7 @@ from tightfit.run.fitting.placing import Weighed, plan_call, supply_of_reading, 
 from tightfit.run.ladder.keepsakes import Keepsakes
 from tightfit.run.ladder.ladder import Ladder
 from tightfit.run.ladder.once import once
+from tightfit.run.ladder.release import empty_frames
 from tightfit.run.ladder.rung import Attempt, Rung, Stage
 from tightfit.units import MIB, format_bytes
 
@@ -311,16 +312,25 @@ class Fitted:
         if self.fixed is not None:
             self._place(self.fixed, need, why)
             return
-        supply = self._supply()
-        wide = replace(supply, reserve=supply.reserve + less)
-        narrow = replace(wide, reserve=wide.reserve + self._breath(supply.room))
-        for offered in (narrow, wide):
+        room = self._supply().room
+        shortage: MemoryShortage | None = None
+        for more in (self._breath(room), 0, *(room // part for part in _PARTS)):
+            supply = self._supply()
+            offered = replace(supply, reserve=supply.reserve + less + more)
             plan = plan_call(self._weighed, need, offered, arriving=arriving, mode=self.mode)
-            if plan.fits:
-                break
-        if not plan.fits:
-            raise plan.shortage()
-        self._place(plan, need, why, room=wide.room + wide.held - working_of(plan, need))
+            if not plan.fits:
+                shortage = shortage or plan.shortage()
+                continue
+            wide = replace(supply, reserve=supply.reserve + less)
+            try:
+                self._place(plan, need, why, room=wide.room + wide.held - working_of(plan, need))
+            except MemoryShortage as error:  # the allocator took more than was foreseen
+                empty_frames(error)
+                shortage = error
+                continue
+            return
+        assert shortage is not None
+        raise shortage
 
     def _place(self, plan: Plan, need: Need, why: str, *, room: int | None = None) -> None:
         """`room` is what reserved may come to while no call is under way."""
