@@ -15,6 +15,7 @@ ALLOCATOR = {
     "memory_allocated",
     "memory_reserved",
     "memory_stats",
+    "memory_stats_as_nested_dict",
     "mem_get_info",
     "max_memory_allocated",
     "max_memory_reserved",

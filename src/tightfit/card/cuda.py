@@ -72,19 +72,20 @@ class CudaCard(Card):
     def read(self) -> Reading:
         """Allocator figures of this process, and the driver's for the rest."""
         free, total = torch.cuda.mem_get_info(self.index)
-        stats = torch.cuda.memory_stats(self.index)
+        # One look, and as it is: PyTorch's own functions each look anew, and sort what they find.
+        stats = torch.cuda.memory_stats_as_nested_dict(self.index)
         bounded = self._in_bounded_pools()
-        # One look at the statistics: each of PyTorch's own functions would make them anew.
         return reading_of(
             free=free,
             total=total,
-            allocated=stats.get("allocated_bytes.all.current", 0) + bounded.allocated,
-            reserved=stats.get("reserved_bytes.all.current", 0) + bounded.reserved,
-            peak_allocated=stats.get("allocated_bytes.all.peak", 0) + bounded.peak_allocated,
-            peak_reserved=stats.get("reserved_bytes.all.peak", 0) + bounded.peak_reserved,
+            allocated=_figure(stats, "allocated_bytes", "all", "current") + bounded.allocated,
+            reserved=_figure(stats, "reserved_bytes", "all", "current") + bounded.reserved,
+            peak_allocated=_figure(stats, "allocated_bytes", "all", "peak")
+            + bounded.peak_allocated,
+            peak_reserved=_figure(stats, "reserved_bytes", "all", "peak") + bounded.peak_reserved,
             context=self._context,
-            refusals=None if self.allocator == "async" else stats.get("num_ooms", 0),
-            retries=stats.get("num_alloc_retries", 0),
+            refusals=None if self.allocator == "async" else _figure(stats, "num_ooms"),
+            retries=_figure(stats, "num_alloc_retries"),
             limit=self._limit(),
         )
 
@@ -219,6 +220,13 @@ class CudaCard(Card):
                 if process.pid == os.getpid() and process.usedGpuMemory:
                     return max(0, int(process.usedGpuMemory) - reserved)
         return None
+
+
+def _figure(statistics: Any, *path: str) -> int:
+    """0 for what is not kept."""
+    for name in path:
+        statistics = statistics.get(name, {})
+    return int(statistics or 0)
 
 
 def convolution_library() -> str:

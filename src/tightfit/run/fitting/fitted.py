@@ -179,7 +179,9 @@ class Fitted:
         drawn = _drawn(self.card)
 
         def made() -> Any:
-            args, kwargs = tree_map(self._to_card, (call.args, dict(call.kwargs)))
+            args, kwargs = call.args, dict(call.kwargs)
+            if not call.is_there:
+                args, kwargs = tree_map(self._to_card, (args, kwargs))
             return run(*args, **kwargs)
 
         def first() -> Any:

@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -41,23 +42,34 @@ class Call:
 
     def key(self) -> Hashable:
         """Equal for calls that need the same: by shapes, not by values."""
-        leaves, spec = tree_flatten((self.args, dict(self.kwargs)))
+        leaves, spec = self._flat
         grows = torch.is_autocast_enabled() or torch.is_autocast_enabled("cpu")
         return (self.method, spec, grows, *map(_told, leaves))
 
     def arriving(self) -> int:
         """Bytes of inputs on the host: they are brought to the card for the call."""
-        leaves, _ = tree_flatten((self.args, dict(self.kwargs)))
-        return sum(
-            round_up(leaf.nbytes, ALIGNMENT)
-            for leaf in leaves
-            if isinstance(leaf, torch.Tensor) and leaf.device.type == "cpu"
-        )
+        return sum(round_up(leaf.nbytes, ALIGNMENT) for leaf in self._on_host)
+
+    @property
+    def is_there(self) -> bool:
+        """Whether none of its tensors is on the host."""
+        return not self._on_host
 
     def without_values(self) -> Call:
         """The same with its tensors on the meta device."""
         args, kwargs = tree_map(_to_meta, (self.args, dict(self.kwargs)))
         return Call(self.method, args, kwargs)
+
+    @cached_property
+    def _flat(self) -> tuple[list[Any], Any]:
+        return tree_flatten((self.args, dict(self.kwargs)))
+
+    @cached_property
+    def _on_host(self) -> list[torch.Tensor]:
+        leaves, _ = self._flat
+        return [
+            leaf for leaf in leaves if isinstance(leaf, torch.Tensor) and leaf.device.type == "cpu"
+        ]
 
     def on(self, module: nn.Module) -> Callable[[], object]:
         """The call, to be made; hooks on calls of `module` run as ever."""
