@@ -188,3 +188,23 @@ def test_blocks_that_are_compiled_later_are_one_graph() -> None:
             assert torch.equal(module(x), wanted)
         assert len(graphs) == 1
     torch._dynamo.reset()
+
+
+def test_a_layer_of_a_block_that_stays_is_left_alone() -> None:
+    """Nothing stands in for it from the change on, and something does after the next."""
+    module, case, x = network()
+    block: Any = module.blocks[0]
+    with session(module, case) as (found, card):
+        wanted = module(x).cpu()
+        kept = block.up.forward
+        found.change(case.everything("block", 2, lambda _: True))
+        assert "forward" not in vars(block.up)
+        assert torch.equal(module(x).cpu(), wanted)
+        inputs = x.to(card.device)
+        by_itself = block.up(inputs).cpu()
+        assert torch.equal(kept(inputs).cpu(), by_itself)
+        found.change(case.everything("block", 2, lambda _: False))
+        assert "forward" in vars(block.up)
+        assert torch.equal(module(x).cpu(), wanted)
+        assert torch.equal(kept(x).cpu(), by_itself)
+        del inputs

@@ -82,6 +82,7 @@ class _Spot:
     Attributes:
         module: that one.
         is_watched: its calls may be outermost ones that matter, whatever is here.
+        is_hooked: a hook before its calls is there, and stays.
         here: the groups that have to be there while it is being called.
         inner: the one that is there, where there is one alone and its head is another module: while
             that is being called, nothing has to be done.
@@ -92,7 +93,8 @@ class _Spot:
     """
 
     module: nn.Module
-    is_watched: bool
+    is_watched: bool = False
+    is_hooked: bool = False
     here: tuple[Passing, ...] = ()
     inner: Passing | None = None
     sees_end: bool = False
@@ -165,18 +167,14 @@ class Binding:
         for each in passing:
             for anchor in each.group.anchors:
                 anchored[anchor].append(each)
+        for path in anchored:
+            if path not in self._spots:
+                self._spots[path] = _Spot(self._modules[path])
         for path, spot in self._spots.items():
             spot.is_watched = path in always
-            spot.holds(anchored.pop(path, ()))
-            if spot.stands is not None and spot.here and spot.inner is None:
-                self._hook(spot)
-        for path, here in anchored.items():
-            self._spots[path] = spot = _Spot(self._modules[path], is_watched=path in always)
-            spot.holds(here)
-            if spot.inner is not None and may_stand_in(spot.module, spot.inner.head):
-                self._stand_in(spot)
-            else:
-                self._hook(spot)
+            spot.holds(anchored.get(path, ()))
+            if not spot.is_hooked:
+                self._reach(spot)
         self._mostly = [spot for spot in self._spots.values() if spot.inner is None]
         self._keep_compiler_out()
 
@@ -187,16 +185,26 @@ class Binding:
         for spot in self._spots.values():
             if spot.stands is not None:
                 spot.stands.remove()
+                spot.stands = None
             if spot.compiled is not None:
                 spot.compiled.remove()
                 spot.compiled = None
         self._running.end_all()
 
-    def _hook(self, spot: _Spot) -> None:
-        running = self._running
+    def _reach(self, spot: _Spot) -> None:
+        """Be told of calls of a module that has no hook, as far as they matter now."""
         if spot.stands is not None:
             spot.stands.remove()
-            spot.stands, spot.sees_end = None, False
+            spot.stands = None
+        inner = spot.inner
+        if inner is not None and not spot.is_watched and may_stand_in(spot.module, inner.head):
+            spot.stands = StandIn(spot.module, self._forward(spot))
+        elif spot.here or spot.is_watched:
+            self._hook(spot)
+
+    def _hook(self, spot: _Spot) -> None:
+        running = self._running
+        spot.is_hooked = True
 
         def before(
             module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -216,7 +224,11 @@ class Binding:
             spot.module.register_forward_pre_hook(before, prepend=True, with_kwargs=True)
         )
 
-    def _stand_in(self, spot: _Spot) -> None:
+    def _forward(self, spot: _Spot) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+        """Makes what stands in for the `forward` of a layer; others may keep it, and then call it.
+
+        So it holds nothing of the card itself.
+        """
         running = self._running
 
         def make(plain: Callable[..., Any]) -> Callable[..., Any]:
@@ -230,7 +242,7 @@ class Binding:
 
             return forward
 
-        spot.stands, spot.sees_end = StandIn(spot.module, make), True
+        return make
 
     def _by_itself(
         self,
@@ -240,7 +252,10 @@ class Binding:
         kwargs: dict[str, Any],
     ) -> Any:
         """A call of a layer that has no hooks, and whose head is not being called."""
-        if has_hooks(spot.module):
+        if has_hooks(spot.module) and not spot.is_hooked:
+            if spot.stands is not None:
+                spot.stands.remove()
+                spot.stands = None
             self._hook(spot)
             name = type(spot.module).__name__
             raise UsageError(
@@ -268,7 +283,7 @@ class Binding:
         """
         if self.asleep or not (spot.here or spot.is_watched):
             return None
-        if not spot.sees_end:
+        if called is None and not spot.sees_end:
             self._watch_end(spot)
         call = self._running.enter(called or spot.module)
         moved = self._begin(call, args, kwargs) if call.outermost else None
