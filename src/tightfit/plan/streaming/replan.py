@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from tightfit.allocators import LARGE_SEGMENT, SMALL_LIMIT
+from tightfit.allocators import LARGE_ROUNDING, LARGE_SEGMENT, SMALL_LIMIT
 from tightfit.plan.streaming.pieces import Piece
 from tightfit.plan.streaming.residency import Residency, settle
 from tightfit.plan.streaming.ring import NO_RING, Option, Ring, slotted
@@ -34,14 +34,16 @@ class Drift:
     def at_first(
         cls, allocator: str, *, allocated: int = 0, reserved: int = 0, grain: int | None = None
     ) -> Drift:
-        """Before anything was seen, but for the `grain` of ``async`` where the card knows it: else
-        the first weight, if it is nearly as large as the room, is let in by its own bytes.
+        """Before anything was seen but the allocator's kind, and its `grain` under ``async``.
 
-        Where it keeps segments of several sizes, as ``native`` does, the dearest may be met last:
-        a small request that takes a large segment for itself.
+        PyTorch's own allocators are known to take no larger steps than these; the first rise may be
+        a ring of gigabytes, which is nobody's step. Where it keeps segments of several sizes, as
+        ``native`` does, the dearest may be met last: a small request that takes a large segment for
+        itself.
         """
         growth = LARGE_SEGMENT - SMALL_LIMIT if allocator == "native" else 0
-        return cls(allocated, reserved, grain if allocator == "async" else None, growth)
+        known = {"native": LARGE_ROUNDING, "expandable": LARGE_SEGMENT, "async": grain}
+        return cls(allocated, reserved, known.get(allocator), growth)
 
     @property
     def gap(self) -> int:
