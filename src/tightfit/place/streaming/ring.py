@@ -31,6 +31,7 @@ class Berth:
         free: passed when nothing reads it any more; None until it was used.
         ready: passed when what it holds has arrived.
         users: who uses it now; while there is one, it keeps what it holds.
+        waits: what it holds was not used yet.
     """
 
     arena: Master
@@ -41,6 +42,7 @@ class Berth:
     free: Mark | None = None
     ready: Mark | None = None
     users: set[object] = field(default_factory=set)
+    waits: bool = False
 
 
 @dataclass
@@ -92,6 +94,7 @@ class Ring:
         self._arenas = tuple(arenas)
         self._coming = Succession(self._arenas)
         self._lingers: Berth | None = None
+        self._blocks: Berth | None = None
         self._compares = compares
         sizes = [arena.layout.bytes for arena in arenas]
         slots = min(slots, len(sizes))
@@ -123,11 +126,14 @@ class Ring:
         berth = self._there.get(arena)
         surprised = berth is None or self._lingers is not None
         self._lingers = None
+        if surprised:
+            self._blocks = None
         if berth is None:
             berth = self._free_berth(arena) or self._grow(arena)
             self.copies.late += 1
             self._fetch(berth)
         berth.users.add(user)
+        berth.waits = False
         assert berth.ready is not None
         self._compute.wait(berth.ready)
         self._coming.saw(arena)
@@ -159,20 +165,26 @@ class Ring:
 
     def ahead(self) -> None:
         """Begin to copy what comes next, in order, as far as there is room for it."""
+        blocks = self._blocks
+        if blocks is not None and (blocks.users or blocks.waits):
+            return  # as it was found the last time
+        self._blocks = None
         needed: list[Berth] = [] if self._lingers is None else [self._lingers]
         for arena in self._coming.coming(min(len(self._arenas), _MOST_AHEAD)):
             berth = self._there.get(arena)
             if berth is None:
                 berth = self._berth(arena, self._starts[arena][self._lap[arena]])
-                if any(other.users or other in needed for other in self._under(berth)):
-                    return
+                for other in self._under(berth):
+                    if other.users or other in needed:
+                        self._blocks = other
+                        return
                 self._fetch(berth)
             needed.append(berth)
 
     def close(self) -> None:
         """Drain what is under way, then let the memory go; the card has to be done with it."""
         self._lane.drain()
-        self._lingers = None
+        self._lingers = self._blocks = None
         self._there.clear()
         self._berths.clear()
         self._buffers.clear()
@@ -221,6 +233,7 @@ class Ring:
         if size:
             arena.send(self._lane, berth.part)
         berth.ready = self._lane.mark(again=berth.ready)
+        berth.waits = True
         self._there[arena] = berth
         self._lap[arena] = (self._lap[arena] + 1) % len(self._starts[arena])
         self.copies.count += 1
