@@ -59,7 +59,7 @@ def open_memory(
         raise UsageError(f"--vram-mode `{mode}` is unknown: use {', '.join(MODES)}.")
     if mode == "none":
         raise UsageError(
-            "--vram-mode `none` streams every weight, and this version does not stream yet: use "
+            "--vram-mode `none` streams every weight, and those of a VAE stay on the card here: use "
             "auto, high or low."
         )
     opened = card if isinstance(card, Card) else open_card(card)
