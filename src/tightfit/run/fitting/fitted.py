@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Hashable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -20,6 +20,7 @@ from tightfit.place.streaming.streamed import Streaming, streamed
 from tightfit.plan.plan import Plan
 from tightfit.plan.streaming.residency import Mode, Residency
 from tightfit.plan.supply import Supply
+from tightfit.run.fitting.aside import drawn
 from tightfit.run.fitting.entries import Entries
 from tightfit.run.fitting.need import Call, Need, need_of, order_of
 from tightfit.run.fitting.placing import Weighed, plan_call, supply_of_reading, taken_by, working_of
@@ -33,6 +34,9 @@ from tightfit.units import MIB, format_bytes
 _BREATH = (64, 256 * MIB)
 """Of the room, one part in so many is left free, and at most so many bytes: what other programs
 and callers take and give back from call to call must not move weights each time."""
+_KERNELS = 128 * MIB
+"""What CUDA takes of the card, beside every allocator, when kernels are first used: 76 to 172 MiB
+were seen. Until the first call is over, so much is left free at least."""
 _PATIENCE = (3, 96)
 """Calls in a row that must find more room before weights are brought up for it, at first; and at
 most, once it was seen that what they took was needed again soon."""
@@ -176,7 +180,7 @@ class Fitted:
         if key not in self._needs:
             self._learn(key, call)
         need = self._needs[key]
-        drawn = _drawn(self.card)
+        drawn_again = drawn(call.given)
 
         def made() -> Any:
             args, kwargs = call.args, dict(call.kwargs)
@@ -195,7 +199,7 @@ class Fitted:
             return value
 
         def again(less: int, mode: Mode) -> Any:
-            drawn()
+            drawn_again()
             self._lower(need, arriving, less, mode)
             value = made()
             self._needs[key] = replace(self._needs[key], slack=need.slack + less)
@@ -258,7 +262,7 @@ class Fitted:
     def _learn(self, key: Hashable, call: Call) -> None:
         """What a call of new shapes needs, and in which order it uses the weights."""
         assert self._weighed is not None
-        with self.session.asleep():
+        with nullcontext() if self._session is None else self._session.asleep():
             self._needs[key] = need_of(self.module, call, self.card)
             self._say(self._needs[key])
             order = order_of(self.module, call) if self._weighed.order is None else None
@@ -303,7 +307,10 @@ class Fitted:
         if self.card.allocator == "exact":
             return 0
         part, most = _BREATH
-        return min(room // part, most)
+        breath = min(room // part, most)
+        if self.card.kind == "cuda" and not self.calls:
+            breath = max(breath, min(_KERNELS, room // 8))
+        return breath
 
     def _replan(self, need: Need, arriving: int, *, why: str, less: int = 0) -> None:
         """Place the weights anew for a call; `less` bytes of the room are left out.
@@ -400,16 +407,3 @@ class Fitted:
     def _note(self, text: str) -> None:
         if text not in self.notes:
             self.notes.append(text)
-
-
-def _drawn(card: Card) -> Callable[[], None]:
-    """Puts the random state back to what it is now, so that a call made again draws the same."""
-    host = torch.get_rng_state()
-    device = torch.cuda.get_rng_state(card.device) if card.kind == "cuda" else None
-
-    def put_back() -> None:
-        torch.set_rng_state(host)
-        if device is not None:
-            torch.cuda.set_rng_state(device, card.device)
-
-    return put_back

@@ -17,7 +17,7 @@ from tightfit.allocators import ALIGNMENT, round_up
 from tightfit.card import Card
 from tightfit.place.streaming.caches import forget_cached
 from tightfit.plan.slack import FRAGMENTS, least_reserved, replay
-from tightfit.run.ladder.keepsakes import Keepsakes
+from tightfit.run.fitting.aside import nothing_lasts
 from tightfit.weigh.dry import DryRun, dry_run
 from tightfit.weigh.order import Order, run_order
 from tightfit.weigh.tensors import Held, Kind, walk
@@ -55,6 +55,12 @@ class Call:
         """Whether none of its tensors is on the host."""
         return not self._on_host
 
+    @property
+    def given(self) -> list[Any]:
+        """What it is given, one by one: tensors, numbers, generators, objects."""
+        leaves, _ = self._flat
+        return leaves
+
     def without_values(self) -> Call:
         """The same with its tensors on the meta device."""
         args, kwargs = tree_map(_to_meta, (self.args, dict(self.kwargs)))
@@ -88,6 +94,7 @@ class Need:
         allocated: with the scratch inside operators, as predicted or as seen, whichever is more.
         slack: the least that the allocator takes beyond that.
         flops: floating-point operations.
+        operators: that make something new.
         at: the operator at the peak.
         problem: why the dry run failed, where it did.
         runs: how often it was seen.
@@ -97,13 +104,14 @@ class Need:
     allocated: int | None = None
     slack: int = 0
     flops: float | None = None
+    operators: int = 0
     at: str | None = None
     problem: str | None = None
     runs: int = 0
 
 
 def need_of(module: nn.Module, call: Call, card: Card) -> Need:
-    """By a dry run of `call`; the module and its caches are left as they were.
+    """By a dry run of `call`; the module, its caches and generators are left as they were.
 
     A network whose code looks at values cannot be told: then only `problem` is known.
     """
@@ -134,7 +142,7 @@ def _needed(run: DryRun, card: Card) -> Need:
         allocated = max(allocated, replay(moves, card.allocator, grain=card.grain).allocated)
         least = least_reserved(moves, card.allocator, grain=card.grain)
         slack = max(0, least - allocated)
-    return Need(run.peak, allocated, slack, float(run.flops), run.at)
+    return Need(run.peak, allocated, slack, float(run.flops), len(run.calls), run.at)
 
 
 @contextmanager
@@ -143,21 +151,17 @@ def _dry(module: nn.Module, call: Call) -> Iterator[Callable[[], object]]:
 
     Tensors are told apart as objects: while weights are away, many look at the same bytes.
     """
-    keepsakes = Keepsakes(module, device=_META)
     stand_ins: dict[int, torch.Tensor] = {}
-    before = [held for held in walk(module) if not held.steps]
-    try:
-        for held in before:
-            if id(held.tensor) not in stand_ins:
-                stand_ins[id(held.tensor)] = _stand_in(held.tensor)
-            _table(held)[held.name] = stand_ins[id(held.tensor)]
-        with _interpreted():
-            yield call.without_values().on(module)
-    finally:
-        for held in before:
-            _table(held)[held.name] = held.tensor
-        keepsakes.drop()
-        forget_cached(module)
+    with nothing_lasts(module, call.given):
+        try:
+            for held in [held for held in walk(module) if not held.steps]:
+                if id(held.tensor) not in stand_ins:
+                    stand_ins[id(held.tensor)] = _stand_in(held.tensor)
+                _table(held)[held.name] = stand_ins[id(held.tensor)]
+            with _interpreted():
+                yield call.without_values().on(module)
+        finally:
+            forget_cached(module)
 
 
 def _stand_in(tensor: torch.Tensor) -> torch.Tensor:
