@@ -9,6 +9,7 @@ from typing import Any
 from torch import nn
 
 from tightfit.place.streaming.compiled import Door
+from tightfit.run.fitting.guard import Guard
 
 METHODS = ("encode", "decode")
 """What is called on autoencoders, whose own call hardly anybody uses."""
@@ -20,7 +21,8 @@ Enter = Callable[[str, Callable[..., Any], tuple[Any, ...], dict[str, Any]], Any
 class Entries:
     """While they are open, every way into a module goes through one function.
 
-    The class stays what it is, and hooks on calls of the module run inside.
+    The class stays what it is, and hooks on calls of the module run inside. Ways that would write
+    to weights or move them are closed: see `Guard`.
     """
 
     def __init__(self, module: nn.Module, enter: Enter) -> None:
@@ -28,8 +30,9 @@ class Entries:
         self._before = {name: vars(module)[name] for name in METHODS if name in vars(module)}
         for name in METHODS:
             method = getattr(module, name, None)
-            if callable(method):
+            if callable(method) and not isinstance(method, nn.Module):
                 vars(module)[name] = self._through(name, method, enter)
+        self._guard = Guard(module)
         self._door = Door(module, lambda call, args, kwargs: enter("forward", call, args, kwargs))
 
     def close(self) -> None:
@@ -38,6 +41,7 @@ class Entries:
             vars(self._module).pop(name, None)
         vars(self._module).update(self._before)
         self._door.remove()
+        self._guard.remove()
 
     @staticmethod
     def _through(name: str, method: Callable[..., Any], enter: Enter) -> Callable[..., Any]:

@@ -1,0 +1,195 @@
+"""`fit` where it is used in ways that nobody had in mind: nothing is lost without a word."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import tightfit
+from tests.api.test_fitting import WIDTH, bytes_of, inputs, opened, wanted
+from tightfit.card.virtual.faults import Planned
+from tightfit.errors import MemoryShortage, UsageError
+
+
+class Row(nn.Module):
+    """Layers one after the other."""
+
+    def __init__(self, count: int = 6) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(count))
+        self.register_buffer("shift", torch.randn(WIDTH))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for block in self.blocks:
+            x = torch.tanh(block(x))
+        return x + self.shift
+
+
+def row(kind: type[Row] = Row, count: int = 6) -> Any:
+    torch.manual_seed(0)
+    return kind(count).eval().requires_grad_(False)
+
+
+class Drawing(Row):
+    """Draws random numbers on the host."""
+
+    def forward(self, x: torch.Tensor, generator: torch.Generator | None = None) -> torch.Tensor:
+        noise = torch.randn(x.shape, generator=generator, device="cpu")
+        return super().forward(x + noise.to(x.device))
+
+
+@pytest.mark.parametrize("own", [False, True])
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_call_draws_the_numbers_it_would_have_drawn(own: bool, fails: bool) -> None:
+    """A dry run and a failed try draw none: neither of the global generator nor of one given."""
+    module, x = row(Drawing), inputs()
+    generator = torch.Generator() if own else torch.default_generator
+    given = (generator,) if own else ()
+    generator.manual_seed(3)
+    expected = wanted(module, lambda card: module(x.to(card.device), *given))
+    after = generator.get_state()
+    card = opened("64MiB")
+    generator.manual_seed(3)
+    tightfit.fit(module, card=card, vram="80KiB")
+    if fails:
+        card.faults.planned.append(Planned(20))
+    assert torch.equal(module(x, *given).cpu(), expected)
+    assert torch.equal(generator.get_state(), after)
+    tightfit.unfit(module)
+    assert torch.equal(generator.get_state(), after)
+
+
+class Cache:
+    """An object of the caller's that calls write into."""
+
+    def __init__(self) -> None:
+        self.kept: list[torch.Tensor] = []
+
+
+class Remembering(Row):
+    """Counts its calls, keeps a list, a table and a set, and writes to what it is given."""
+
+    def __init__(self, count: int) -> None:
+        super().__init__(count)
+        self.calls = 0
+        self.seen: list[str] = []
+        self.by_kind: dict[str, int] = {}
+        self.kinds: set[str] = set()
+
+    def forward(self, x: torch.Tensor, cache: Cache) -> torch.Tensor:
+        kind = x.device.type
+        self.calls += 1
+        self.seen.append(kind)
+        self.by_kind[kind] = self.by_kind.get(kind, 0) + 1
+        self.kinds.add(kind)
+        self.latest = x
+        cache.kept.append(x)
+        return super().forward(x)
+
+
+def test_a_dry_run_leaves_no_trace_on_the_module_or_on_what_it_is_given() -> None:
+    """Counters, containers and objects are as if only real calls had been made."""
+    module, cache, x = row(Remembering), Cache(), inputs()
+    seen = module.seen
+    card = opened("64MiB")
+    tightfit.fit(module, card=card, vram="80KiB", example=(x, cache))
+    assert module.calls == 0
+    assert not hasattr(module, "latest")
+    for _ in range(2):
+        module(x, cache)
+    kind = card.device.type
+    assert module.calls == 2
+    assert module.seen is seen
+    assert seen == [kind, kind]
+    assert module.by_kind == {kind: 2}
+    assert module.kinds == {kind}
+    assert [kept.device for kept in cache.kept] == [card.device] * 2
+    tightfit.unfit(module)
+
+
+def _load(module: Any) -> None:
+    module.load_state_dict({name: 2 * value for name, value in module.state_dict().items()})
+
+
+def _assign(module: Any) -> None:
+    module.load_state_dict(module.state_dict(), assign=True)
+
+
+@pytest.mark.parametrize("vram", ["80KiB", "1MiB"])
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda module: module.cpu(),
+        lambda module: module.half(),
+        lambda module: module.to(torch.float64),
+        lambda module: module.blocks[1].to("cpu"),
+        lambda module: nn.Sequential(module).to("cpu"),
+        lambda module: module.to("meta"),
+        _load,
+        _assign,
+    ],
+)
+def test_what_would_spoil_weights_is_refused(vram: str, change: Callable[[Any], None]) -> None:
+    """Conversions and state dicts, resident or not; then calls and `unfit` are as ever."""
+    module, x = row(), inputs()
+    before = {name: value.clone() for name, value in module.state_dict().items()}
+    expected = wanted(module, lambda card: module(x.to(card.device)))
+    tightfit.fit(module, card=opened("2MiB"), vram=vram, example=(x,))
+    with pytest.raises(UsageError, match="is fitted, so "):
+        change(module)
+    assert torch.equal(module(x).cpu(), expected)
+    tightfit.unfit(module)
+    for name, value in module.state_dict().items():
+        assert torch.equal(value, before[name])
+    change(module)
+
+
+def test_a_conversion_that_changes_nothing_passes() -> None:
+    """As `pipe.to("cuda")` and `module.float()` do, for the sake of other parts."""
+    module, x = row(), inputs()
+    card = opened("2MiB")
+    expected = wanted(module, lambda large: module(x.to(large.device)))
+    tightfit.fit(module, card=card, vram="80KiB", example=(x,))
+    assert module.to(card.device).float() is module
+    assert torch.equal(module(x).cpu(), expected)
+    tightfit.unfit(module)
+
+
+def test_after_a_first_call_that_was_too_large_others_work() -> None:
+    """Without an example, weights are placed anew in the first call, which may fail at that."""
+    module, x = row(), inputs()
+    card = opened("2MiB")
+    expected = wanted(module, lambda large: module(x.to(large.device)))
+    tightfit.fit(module, card=card, vram="80KiB")
+    with pytest.raises(MemoryShortage, match="Not enough memory to run Row"):
+        module(inputs(4096))
+    assert torch.equal(module(x).cpu(), expected)
+    tightfit.unfit(module)
+    assert card.read().allocated == 0
+
+
+class Named(Row):
+    """Has a layer by the name of a method."""
+
+    def __init__(self, count: int) -> None:
+        super().__init__(count)
+        self.encode = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(self.encode(x)) * self.encode.in_features
+
+
+def test_a_layer_called_encode_is_no_way_in() -> None:
+    """It stays the module that it is."""
+    module, x = row(Named), inputs()
+    expected = wanted(module, lambda card: module(x.to(card.device)))
+    tightfit.fit(module, card=opened("2MiB"), vram="100KiB", example=(x,))
+    assert isinstance(module.encode, nn.Linear)
+    assert torch.equal(module(x).cpu(), expected)
+    tightfit.unfit(module)
+    assert "encode" not in vars(module)
+    assert bytes_of(module) > 0
