@@ -10,18 +10,8 @@ from typing import Any
 from torch import nn
 
 import tightfit
-from tightfit.allocators import ALIGNMENT, round_up
 from tightfit.card import Card
-from tightfit.place.streaming.pinned import Pins
-from tightfit.place.streaming.streamed import Streaming, streamed
-from tightfit.plan.demand import Demand, Unit
-from tightfit.plan.figure import Figure
-from tightfit.plan.plan import make
-from tightfit.plan.supply import Supply
-from tightfit.weigh.module_blocks import blocks_of
-from tightfit.weigh.order import ordered, run_order
-
-_MOST_PINNED = 1 << 40
+from tightfit.place.streaming.streamed import Streaming
 
 
 @dataclass(frozen=True)
@@ -50,51 +40,17 @@ class Seen:
     words: str = ""
 
 
-@dataclass(frozen=True)
-class Given:
-    """What a placement by hand is told, and `tightfit.fit` finds out.
+@contextmanager
+def ours(module: nn.Module, card: Card, example: dict[str, Any]) -> Iterator[Callable[[], Seen]]:
+    """While inside, `module` (on the host) runs on `card`; what is given tells what was seen.
 
-    Attributes:
-        outline: the network on the meta device.
-        outlined: a step of it.
-        example: what a step is given, by name.
-        room: bytes that may be taken of the card.
-        activations: bytes that a step takes beside weights.
-        seconds: of a step with everything resident.
-        link: bytes a second.
+    Without a budget: all that is free on the card is its room. `example` is what a step is given.
     """
-
-    outline: nn.Module
-    outlined: Callable[[], object]
-    example: dict[str, Any]
-    room: int
-    activations: int
-    seconds: float | None = None
-    link: int | None = None
-
-
-def fits() -> bool:
-    """Whether this tightfit has `fit`."""
-    return "fit" in tightfit.__all__
-
-
-@contextmanager
-def ours(module: nn.Module, card: Card, given: Given) -> Iterator[Callable[[], Seen]]:
-    """While inside, `module` (on the host) runs on `card`; what is given tells what was seen."""
-    way = _by_fit(module, card, given) if fits() else _by_hand(module, card, given)
-    with way as seen:
-        yield seen
-
-
-@contextmanager
-def _by_fit(module: nn.Module, card: Card, given: Given) -> Iterator[Callable[[], Seen]]:
-    """Without `vram`: all that is free is its room."""
-    door: Any = tightfit
-    door.fit(module, card=card, example=given.example)
+    tightfit.fit(module, card=card, example=example)
     try:
-        yield lambda: _seen(door.fitted(module))
+        yield lambda: _seen(tightfit.fitted(module))
     finally:
-        door.unfit(module)
+        tightfit.unfit(module)
 
 
 def _seen(fitted: Any) -> Seen:
@@ -118,34 +74,6 @@ def _stall(fitted: Any) -> float | None:
     steps = getattr(fitted, "steps", None) or getattr(fitted.session, "steps", None)
     stall: float | None = steps[-1].stall_seconds if steps else None
     return stall
-
-
-@contextmanager
-def _by_hand(module: nn.Module, card: Card, given: Given) -> Iterator[Callable[[], Seen]]:
-    """As far as there is no `fit`: what it will do, with what the resident run told."""
-    order = run_order(given.outline, given.outlined)
-    blocks = ordered(blocks_of(module), order)
-    units = []
-    for block in blocks.blocks:
-        parts = tuple(
-            Unit(
-                leaf.name or f"{block.name or 'root'} (own)",
-                round_up(leaf.stored_bytes, ALIGNMENT),
-            )
-            for leaf in block.leaves
-        )
-        size = sum(part.bytes for part in parts)
-        units.append(Unit(block.name or "root", size, parts=parts if len(parts) > 1 else ()))
-    beside = given.activations + given.activations // 8 + given.room // 50
-    demand = Demand("denoise", tuple(units), Figure(beside), seconds=given.seconds)
-    plan = make([demand], Supply(card.name, given.room, given.room, allocator=card.allocator))
-    residency = plan.stages[0].residency
-    if residency is None:
-        raise plan.shortage()
-    pins = Pins.cuda(_MOST_PINNED) if card.kind == "cuda" else Pins.none()
-    with streamed(module, card, residency, blocks, order=order, pins=pins) as session:
-        planned = residency.streamed_bytes if pins.budget else None
-        yield lambda: Seen(**_of(session), pinned_planned=planned, words="placed by hand")
 
 
 def _of(session: Streaming) -> dict[str, Any]:

@@ -15,7 +15,7 @@ import torch
 from ballast import Ballast
 from held_card import reside
 from stream_jobs import DTYPES, OURS, RESIDENT, Job, Model
-from stream_ours import Given, Seen, ours
+from stream_ours import Seen, ours
 from stream_peers import Room, budget_of, prepare
 from stream_rows import StreamRow, least_copied, limit_of
 from stream_steps import Inputs, Timed, digest, host_seconds, inputs_of, rms, same_bits, timed
@@ -187,9 +187,6 @@ def _measured(
         module = place.shelf.fill(outline_part(part, dtype=dtype))
     size = weight_bytes(module)
     inputs = inputs_of(part, outline, job.model.size, dtype=dtype, device=card.device)
-    on_meta = inputs_of(
-        part, outline, job.model.size, dtype=dtype, device=torch.device("meta")
-    ).into(outline)
     pinned_before = _pinned_by_torch()
     with place.small(card, job.bytes):
         card.reset_peaks()
@@ -208,10 +205,7 @@ def _measured(
         copied: int | None = None
         start = time.perf_counter()
         if row.who == OURS:
-            given = Given(
-                outline, on_meta, inputs.values, room, whole.activations, whole.seconds, link
-            )
-            with ours(module, card, given) as look:
+            with ours(module, card, inputs.values) as look:
                 card.sync()
                 ready, placed = time.perf_counter() - start, card.read()
                 done, copied, seen, work = _ours(card, module, inputs, look)
