@@ -13,6 +13,8 @@ import tightfit
 from tests.api.test_fitting import WIDTH, bytes_of, inputs, opened, wanted
 from tightfit.card.virtual.faults import Planned
 from tightfit.errors import MemoryShortage, UsageError
+from tightfit.run.fitting import fitted as fitted_file
+from tightfit.units import KIB
 
 
 class Row(nn.Module):
@@ -193,3 +195,66 @@ def test_a_layer_called_encode_is_no_way_in() -> None:
     tightfit.unfit(module)
     assert "encode" not in vars(module)
     assert bytes_of(module) > 0
+
+
+class Timed(Row):
+    """Takes a number, which may be a size."""
+
+    def forward(self, x: torch.Tensor, number: int, *, sizes: bool = False) -> torch.Tensor:
+        if sizes:
+            x = x.repeat(number, 1)
+        return super().forward(x) * number
+
+
+def dry_runs(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Grows with each dry run from now on."""
+    found: list[Any] = []
+    plain = fitted_file.need_of
+
+    def noted(module: nn.Module, call: Any, card: Any) -> Any:
+        found.append(call)
+        return plain(module, call, card)
+
+    monkeypatch.setattr(fitted_file, "need_of", noted)
+    return found
+
+
+def test_a_time_that_changes_with_each_call_is_not_weighed_each_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Three integers that make no difference are enough, and nothing grows with their number."""
+    module, x = row(Timed), inputs()
+    expected = {t: wanted(module, lambda c, t=t: module(x.to(c.device), t)) for t in range(20)}
+    tightfit.fit(module, card=opened("2MiB"), vram="80KiB")
+    runs = dry_runs(monkeypatch)
+    for t in range(20):
+        assert torch.equal(module(x, t).cpu(), expected[t])
+    assert len(runs) == 3
+    tightfit.unfit(module)
+
+
+def test_an_integer_that_is_a_size_is_weighed_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No call runs full first."""
+    module, x = row(Timed), inputs()
+    card = opened("2MiB")
+    tightfit.fit(module, card=card, vram="120KiB")
+    runs = dry_runs(monkeypatch)
+    for n in (1, 2, 3, 4, 5, 6):
+        module(x, n, sizes=True)
+    assert len(runs) == 6
+    assert tightfit.fitted(module).attempts == []
+    assert (card.read().peak_allocated or 0) <= 120 * KIB
+    tightfit.unfit(module)
+
+
+def test_inputs_that_are_brought_to_the_card_are_counted_once() -> None:
+    """What a call was seen to take moves no weights before the next one."""
+    module, x = row(), inputs(64)
+    card = opened("2MiB")
+    tightfit.fit(module, card=card, vram="130KiB", example=(x,))
+    for _ in range(3):
+        module(x)
+    fitted = tightfit.fitted(module)
+    assert [change.why for change in fitted.changes] == ["the start"]
+    assert fitted.session.copies.count > 0
+    tightfit.unfit(module)

@@ -44,6 +44,8 @@ _PARTS = (32, 8, 3)
 """Of the room, what is left out at the tries after one that ran out of memory."""
 _WATCHED = 3
 """Calls of each shape whose peak is looked at."""
+_ALIKE = 3
+"""Calls that differ in integers alone and need the same, after which others are taken to."""
 
 
 @dataclass(frozen=True)
@@ -102,6 +104,7 @@ class Fitted:
     _stack: ExitStack = field(default_factory=ExitStack)
     _lock: threading.RLock = field(default_factory=threading.RLock)
     _needs: dict[Hashable, Need] = field(default_factory=dict)
+    _alike: dict[Hashable, list[Hashable]] = field(default_factory=dict)
     _inside: bool = False
     _more: int = 0
     _patience: int = _PATIENCE[0]
@@ -176,9 +179,7 @@ class Fitted:
                 self.calls += 1
 
     def _call(self, call: Call, run: Callable[..., Any]) -> Any:
-        key, arriving = call.key(), call.arriving()
-        if key not in self._needs:
-            self._learn(key, call)
+        key, arriving = self._told(call), call.arriving()
         need = self._needs[key]
         drawn_again = drawn(call.given)
 
@@ -195,7 +196,7 @@ class Fitted:
             self.card.reset_peaks()
             before = self.card.read()
             value = made()
-            self._seen(key, before)
+            self._seen(key, before, arriving)
             return value
 
         def again(less: int, mode: Mode) -> Any:
@@ -258,6 +259,26 @@ class Fitted:
         if isinstance(leaf, torch.Tensor) and leaf.device.type == "cpu":
             return leaf.to(self.card.device)
         return leaf
+
+    def _told(self, call: Call) -> Hashable:
+        """Under which key the need of `call` is known; it is found where there is none yet.
+
+        An integer may be a size, so each is looked at: until a few made no difference, as times
+        of steps do.
+        """
+        key, alike = call.key(), call.key(numbers=False)
+        if key in self._needs:
+            return key
+        if alike in self._needs:
+            return alike
+        self._learn(key, call)
+        if alike != key:
+            seen = self._alike.setdefault(alike, [])
+            seen.append(key)
+            needs = [self._needs[each] for each in seen]
+            if len(needs) >= _ALIKE and len({each.problem or each.dry for each in needs}) == 1:
+                self._needs[alike] = max(needs, key=lambda each: (each.allocated or 0, each.slack))
+        return key
 
     def _learn(self, key: Hashable, call: Call) -> None:
         """What a call of new shapes needs, and in which order it uses the weights."""
@@ -379,13 +400,13 @@ class Fitted:
         self._placement = self._session = None
         self._stack.close()
 
-    def _seen(self, key: Hashable, before: Reading) -> None:
-        """Learn from a call that held."""
+    def _seen(self, key: Hashable, before: Reading, arriving: int) -> None:
+        """Learn from a call that held, for which `arriving` bytes of inputs were brought."""
         need = self._needs[key]
         after = self.card.read()
         allocated, slack = need.allocated, need.slack
         if after.peak_allocated is not None and before.allocated is not None:
-            allocated = max(allocated or 0, after.peak_allocated - before.allocated)
+            allocated = max(allocated or 0, after.peak_allocated - before.allocated - arriving)
         refused = (after.refused_since(before) or 0) + after.retries - before.retries
         if refused > 0:
             slack += max(self.card.grain, (allocated or 0) // 16)

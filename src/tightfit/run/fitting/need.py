@@ -40,11 +40,17 @@ class Call:
     args: tuple[Any, ...]
     kwargs: Mapping[str, Any]
 
-    def key(self) -> Hashable:
-        """Equal for calls that need the same: by shapes, not by values."""
+    def key(self, *, numbers: bool = True) -> Hashable:
+        """Equal for calls that need the same: by shapes, not by values but those of integers.
+
+        Without `numbers`, for calls that need the same where integers are times and not sizes.
+        """
         leaves, spec = self._flat
         grows = torch.is_autocast_enabled() or torch.is_autocast_enabled("cpu")
-        return (self.method, spec, grows, *map(_told, leaves))
+        told = [_told(leaf) for leaf in leaves]
+        if not numbers:
+            told = [int if type(leaf) is int else leaf for leaf in told]
+        return (self.method, spec, grows, *told)
 
     def arriving(self) -> int:
         """Bytes of inputs on the host: they are brought to the card for the call."""
