@@ -11,10 +11,9 @@ from torch import nn
 from torch.nn import functional
 from torch.nn.utils.parametrizations import weight_norm
 
-from tightfit.allocators import ALIGNMENT, round_up
 from tightfit.card.virtual.card import VirtualCard
 from tightfit.place import placed
-from tightfit.place.streaming.groups import Group, card_bytes, groups_of
+from tightfit.place.streaming.groups import Group, groups_of
 from tightfit.plan.demand import Demand, Unit
 from tightfit.plan.figure import Figure
 from tightfit.plan.plan import make
@@ -22,14 +21,10 @@ from tightfit.plan.streaming.pieces import Level, pieces_of
 from tightfit.plan.streaming.residency import Mode, Residency
 from tightfit.plan.streaming.ring import NO_RING, Ring
 from tightfit.plan.supply import Supply
+from tightfit.run.fitting.placing import Weighed
 from tightfit.units import GIB
-from tightfit.weigh import weights
 from tightfit.weigh.blocks import Weights
-from tightfit.weigh.module_blocks import blocks_of
-from tightfit.weigh.order import Order, ordered, run_order
-
-_DTYPES = 8 * ALIGNMENT
-"""More than the placeholders of all dtypes take."""
+from tightfit.weigh.order import Order, run_order
 
 
 class Table(nn.Module):
@@ -103,40 +98,29 @@ class Net(nn.Module):
         return result
 
 
-def units_of(module: nn.Module, found: Weights) -> tuple[Unit, ...]:
-    """Units as large as what is really taken: every tensor aligned as the allocator does it."""
-    sizes: dict[str, int] = {}
-    seen: set[int] = set()
-    for held in weights(module):
-        if id(held.tensor) not in seen:
-            seen.add(id(held.tensor))
-            sizes[held.leaf] = sizes.get(held.leaf, 0) + round_up(held.tensor.nbytes, ALIGNMENT)
-    units = []
-    for block in found.blocks:
-        parts = tuple(
-            Unit(leaf.name or f"{block.name or 'root'} (own)", sizes.get(leaf.name, 0))
-            for leaf in block.leaves
-        )
-        size = sum(part.bytes for part in parts)
-        units.append(Unit(block.name or "root", size, parts=parts if len(parts) > 1 else ()))
-    return tuple(units)
-
-
 @dataclass(frozen=True)
 class Case:
     """A module, what it weighs, and what one call does with it."""
 
     module: nn.Module
-    blocks: Weights
     order: Order
-    units: tuple[Unit, ...]
+    weighed: Weighed
 
     @classmethod
     def of(cls, module: nn.Module, call: Callable[[], object]) -> Case:
         """Where `call` runs the module on the host."""
         order = run_order(module, call)
-        blocks = ordered(blocks_of(module), order)
-        return cls(module, blocks, order, units_of(module, blocks))
+        return cls(module, order, Weighed.of(module, order))
+
+    @property
+    def blocks(self) -> Weights:
+        """In the order they run."""
+        return self.weighed.blocks
+
+    @property
+    def units(self) -> tuple[Unit, ...]:
+        """As large as what is really taken."""
+        return self.weighed.units
 
     def everything(self, level: Level, slots: int, stays: Callable[[int], bool]) -> Residency:
         """Pieces at `level`, each streamed but those whose index `stays`."""
@@ -147,14 +131,7 @@ class Case:
 
     def beside(self) -> int:
         """The most that is taken beside the plan: further rings, and placeholders."""
-        most = 0
-        levels: tuple[Level, ...] = ("block", "leaf")
-        for level in levels:
-            groups = self.groups(self.everything(level, 1, lambda _: False))
-            first = [group for group in groups if not group.ring]
-            extra = card_bytes(groups, slots=1) - card_bytes(first, slots=1)
-            most = max(most, extra + ALIGNMENT * len({group.ring for group in groups}))
-        return most + _DTYPES
+        return self.weighed.beside
 
     def groups(self, residency: Residency) -> tuple[Group, ...]:
         """What moves as one under `residency`."""

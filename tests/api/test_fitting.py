@@ -426,3 +426,35 @@ def test_whatever_happens_between_calls_the_bits_are_those_of_the_resident_run(
     assert card.read().allocated == 0
     assert card.hazards == ()
     assert (card.read().peak_reserved or 0) <= MIB
+
+
+def test_weights_that_cannot_stream_stay() -> None:
+    """Views of the same bytes, and what is used while only the whole is called."""
+
+    class Root(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.blocks = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(6))
+            self.one, self.two = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH, bias=False)
+            self.turned = nn.Linear(WIDTH, WIDTH, bias=False)
+            self.turned.weight = nn.Parameter(self.one.weight.detach().T)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            for block in self.blocks:
+                x = torch.tanh(block(x))
+            return self.turned(self.one(x)) @ self.two.weight
+
+    torch.manual_seed(0)
+    module, x = Root().eval(), inputs()
+    with torch.no_grad():
+        expected = module(x)
+    card = opened("64MiB")
+    with torch.no_grad():
+        tightfit.fit(module, card=card, vram="110KiB", example=(x,))
+        assert torch.equal(module(x).cpu(), expected)
+    stage = tightfit.fitted(module).plan.stages[0]
+    assert stage.streamed
+    assert set(stage.must_stay) == {"one", "two"}  # the turned one has no bytes of its own
+    assert "while no module but the whole is called" in stage.must_stay["two"]
+    tightfit.unfit(module)
+    assert card.read().allocated == 0

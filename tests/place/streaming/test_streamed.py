@@ -29,6 +29,7 @@ from tightfit.plan.streaming.pieces import Level
 from tightfit.plan.streaming.residency import Mode, Residency
 from tightfit.testing import oom_after
 from tightfit.weigh import weights
+from tightfit.weigh.module_blocks import blocks_of
 
 KINDS = (0, 1, 0, 2, 3, 0)
 
@@ -476,9 +477,13 @@ def test_views_of_the_same_bytes_are_refused() -> None:
 def test_a_second_session_of_the_same_module_is_refused() -> None:
     """Its weights can be in one place only."""
     module, card = network(), virtual("16MiB")
-    with streaming(module, card):
+    with streaming(module, card) as session:
         before = card.read().allocated
-        with pytest.raises(UsageError, match="streamed already"), streaming(module, card):
+        found = blocks_of(module)
+        with (
+            pytest.raises(UsageError, match="streamed already"),
+            streamed(module, card, session.residency, found),
+        ):
             pytest.fail("it was taken")
         assert card.read().allocated == before
 

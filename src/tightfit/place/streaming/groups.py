@@ -125,6 +125,21 @@ def _groups(
     return tuple(_coloured(groups))
 
 
+def staying(module: nn.Module, order: Order | None) -> dict[str, str]:
+    """For each module that owns weights which cannot be streamed, by its path, why: for plans."""
+    helds = list(weights(module))
+    foreign, torn = _foreign(module, helds, order), _torn(helds)
+    owners: dict[Any, str] = {}
+    found: dict[str, str] = {}
+    for held in helds:
+        owner = owners.setdefault(identity(held.tensor), held.leaf)
+        if held.path in torn:
+            found[owner] = f"`{held.path}` and `{torn[held.path]}` are views of the same bytes"
+        if owner and "" in foreign.get(held.path, ()):
+            found[owner] = f"`{held.path}` is used while no module but the whole is called"
+    return found
+
+
 def card_bytes(groups: Sequence[Group], *, slots: int) -> int:
     """What `groups` take on a card with `slots` slots in the first ring, one in each further.
 
