@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ import tightfit
 from tests.api.test_fitting import WIDTH, bytes_of, inputs, opened, wanted
 from tightfit.card.virtual.faults import Planned
 from tightfit.errors import MemoryShortage, UsageError
+from tightfit.place.streaming.placement import Placement
 from tightfit.run.fitting import fitted as fitted_file
 from tightfit.units import KIB
 
@@ -258,3 +260,136 @@ def test_inputs_that_are_brought_to_the_card_are_counted_once() -> None:
     assert [change.why for change in fitted.changes] == ["the start"]
     assert fitted.session.copies.count > 0
     tightfit.unfit(module)
+
+
+def test_without_an_example_what_the_first_call_leaves_room_for_is_not_refused() -> None:
+    """The quarter that is kept for a call of which nothing is known is only a guess."""
+    torch.manual_seed(0)
+    module: Any = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, 4096)).eval()
+    x, least = inputs(1), bytes_of(module[1]) + 64 * KIB
+    expected = wanted(module, lambda card: module(x.to(card.device)))
+    card = opened("4MiB")
+    with torch.no_grad():
+        tightfit.fit(module, card=card, vram=least)
+        assert torch.equal(module(x).cpu(), expected)
+    assert (card.read().peak_allocated or 0) <= least
+    tightfit.unfit(module)
+
+
+def test_a_layer_larger_than_the_budget_is_said_when_it_is_fitted() -> None:
+    """It cannot be split, so the figures tell what it takes; the module stays usable."""
+    module: Any = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, 4096))
+    card = opened("4MiB")
+    for example in (None, (inputs(),)):
+        with pytest.raises(MemoryShortage, match="Not enough memory to run Sequential"):
+            tightfit.fit(module, card=card, vram="300KiB", example=example)
+        assert card.read().allocated == 0
+        assert module(inputs()).requires_grad
+    tightfit.fit(module, card=card, example=(inputs(),))
+    assert module(inputs()).device == card.device
+    tightfit.unfit(module)
+
+
+def test_parts_of_what_is_fitted_are_refused_by_path() -> None:
+    """And what has a part that is fitted."""
+    module, card = row(), opened("2MiB")
+    tightfit.fit(module.blocks[1], card=card)
+    with pytest.raises(UsageError, match=r"`blocks\.1` is a part of `Row`, and it is fitted"):
+        tightfit.fit(module, card=card)
+    tightfit.unfit(module.blocks[1])
+    tightfit.fit(module, card=card)
+    with pytest.raises(UsageError, match=r"`blocks\.1` is a part of `Row`, and that is fitted"):
+        tightfit.fit(module.blocks[1], card=card)
+    tightfit.unfit(module)
+    assert card.read().allocated == 0
+
+
+def test_an_example_of_a_method_that_is_not_there_is_refused() -> None:
+    """Not noted as a dry run that failed."""
+    with pytest.raises(UsageError, match="`Row` has no method `decode`"):
+        tightfit.fit(row(), card=opened("2MiB"), example=(inputs(),), method="decode")
+
+
+def test_what_is_fitted_is_shown_in_a_line() -> None:
+    """Its plan and weights are hundreds of lines."""
+    module, card = row(), opened("2MiB")
+    tightfit.fit(module, card=card, example=(inputs(),))
+    fitted = tightfit.fitted(module)
+    assert len(repr(fitted)) < 100
+    assert "Row" in repr(fitted)
+    tightfit.unfit(module)
+    assert "no weights there" in repr(fitted)
+
+
+@pytest.mark.parametrize("size", ["140KiB", "200KiB", "512KiB"])
+def test_two_modules_share_a_card(size: str) -> None:
+    """The second has what the first leaves, and what it gives back later; the bits never change."""
+    one, other, x = row(), row(count=12), inputs()
+    expected = {m: wanted(m, lambda card, m=m: m(x.to(card.device))) for m in (one, other)}
+    card = opened(size)
+    tightfit.fit(one, card=card, example=(x,))
+    tightfit.fit(other, card=card, example=(x,))
+    before = tightfit.fitted(other).session.resident_bytes
+    for _ in range(3):
+        for module in (one, other):
+            assert torch.equal(module(x).cpu(), expected[module])
+    tightfit.unfit(one)
+    for _ in range(6):
+        assert torch.equal(other(x).cpu(), expected[other])
+    after = tightfit.fitted(other).session.resident_bytes
+    assert after > before or before >= bytes_of(other)
+    tightfit.unfit(other)
+    assert card.read().allocated == 0
+    assert card.hazards == ()
+
+
+@pytest.mark.parametrize("step", ["stay", "hide", "open_ring", "pack_all", "close_rings"])
+@pytest.mark.parametrize("after", [0, 2])
+def test_an_interrupt_while_weights_move_is_got_over(
+    monkeypatch: pytest.MonkeyPatch, step: str, after: int
+) -> None:
+    """At the start, when they make way, and when they come back."""
+    module, x = row(), inputs()
+    expected = wanted(module, lambda card: module(x.to(card.device)))
+    card = opened("2MiB")
+    plain, left = getattr(Placement, step), [-1]
+
+    def interrupted(self: Placement, *args: Any, **kwargs: Any) -> Any:
+        left[0] -= 1
+        if left[0] == -1:
+            raise KeyboardInterrupt
+        return plain(self, *args, **kwargs)
+
+    def through(call: Callable[[], object]) -> None:
+        left[0] = after
+        with suppress(KeyboardInterrupt):
+            for _ in range(6):
+                call()
+        left[0] = -1
+
+    monkeypatch.setattr(Placement, step, interrupted)
+
+    def start() -> None:
+        if not module_is_fitted(module):
+            tightfit.fit(module, card=card, vram="160KiB", example=(x,))
+
+    through(start)
+    if not module_is_fitted(module):
+        assert card.read().allocated == 0
+        assert module(x).device.type == "cpu"
+    start()
+    taken = (card.read().free or 0) - 16 * KIB
+    for change in (card.occupy, card.vacate):
+        change(taken)
+        through(lambda: module(x))
+        for _ in range(6):
+            assert torch.equal(module(x).cpu(), expected)
+    tightfit.unfit(module)
+    assert card.read().allocated == 0
+    assert torch.isfinite(module(x)).all()
+
+
+def module_is_fitted(module: nn.Module) -> bool:
+    with suppress(UsageError):
+        return tightfit.fitted(module) is not None
+    return False

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -29,7 +28,8 @@ from tightfit.run.fitting.fitted import Fitted
 from tightfit.run.fitting.need import Call
 from tightfit.run.planning.supplies import supply_of
 
-_known: weakref.WeakKeyDictionary[nn.Module, Fitted] = weakref.WeakKeyDictionary()
+_known: dict[nn.Module, Fitted] = {}
+"""A fitted module stays until it is unfitted: the driver holds its masters in place until then."""
 _guard = threading.Lock()
 
 
@@ -52,7 +52,8 @@ def fit(
     card, and come back when it has been free for a while. A call that runs out of memory all the
     same is made again with fewer weights on the card.
 
-    Inputs on the host are brought to the card; results stay there. There are no gradients.
+    Inputs on the host are brought to the card; results stay there. There are no gradients. Until
+    `unfit`, a module stays in memory and on the card, even where nobody else has it any more.
 
     Args:
         module: on the host, any `torch.nn.Module`.
@@ -84,6 +85,8 @@ def fit(
         raise UsageError(f"mode `{mode}` is unknown: use {', '.join(MODES)}.")
     if method not in ("forward", *METHODS):
         raise UsageError(f"method `{method}` is unknown: use forward, {', '.join(METHODS)}.")
+    if method != "forward" and not callable(getattr(module, method, None)):
+        raise UsageError(f"`{type(module).__name__}` has no method `{method}`.")
     wish = BudgetWish.of(vram, reserve)
     opened = card if isinstance(card, Card) else open_card(card)
     amount = wish.on(opened.name, opened.read().total)
@@ -184,6 +187,14 @@ def _claim(module: nn.Module, by: Fitted) -> None:
     with _guard:
         if module in _known:
             raise UsageError(f"`{type(module).__name__}` is fitted already: unfit it first.")
+        for other in _known:
+            for whole, part in ((module, other), (other, module)):
+                path = next((path for path, each in whole.named_modules() if each is part), None)
+                if path is not None:
+                    raise UsageError(
+                        f"`{path}` is a part of `{type(whole).__name__}`, and "
+                        f"{'it' if part is other else 'that'} is fitted already: unfit it first."
+                    )
         _known[module] = by
 
 
@@ -224,7 +235,7 @@ def _supply(card: Card, amount: Budget, *, own: int) -> Supply:
             host=replace(
                 host,
                 available=host.available + own,
-                cgroup_used=host.cgroup_used - own,
+                cgroup_used=max(0, host.cgroup_used - own),
                 pin_limit=None if host.pin_limit is None else host.pin_limit + own,
             ),
         )

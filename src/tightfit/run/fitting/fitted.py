@@ -72,7 +72,7 @@ class _Placement:
     taken: int
 
 
-@dataclass
+@dataclass(eq=False, repr=False)
 class Fitted:
     """One module, its card, and where its weights are.
 
@@ -114,6 +114,12 @@ class Fitted:
     _placement: _Placement | None = None
     _keepsakes: Keepsakes | None = None
     _entries: Entries | None = None
+
+    def __repr__(self) -> str:
+        name, there = type(self.module).__name__, "no weights there"
+        if self._session is not None:
+            there = f"{format_bytes(self._session.resident_bytes)} resident"
+        return f"Fitted({name} on {self.card.name}: {there}, {self.calls} calls)"
 
     @property
     def plan(self) -> Plan:
@@ -360,6 +366,9 @@ class Fitted:
                 continue
             return
         assert shortage is not None
+        if need.allocated is None:  # the first call of its kind will tell: there may be room for it
+            self._replan(replace(need, dry=0, allocated=0), arriving, why=why, less=less)
+            return
         raise shortage
 
     def _place(self, plan: Plan, need: Need, why: str, *, room: int | None = None) -> None:
