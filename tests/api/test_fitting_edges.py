@@ -393,3 +393,29 @@ def module_is_fitted(module: nn.Module) -> bool:
     with suppress(UsageError):
         return tightfit.fitted(module) is not None
     return False
+
+
+class Reaching(Row):
+    """Looks at values, so that no dry run can tell, and reaches for the weight of a layer."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = super().forward(x)
+        if bool(x.sum() > 1e9):
+            return x
+        return nn.functional.linear(x, self.blocks[1].weight)  # type: ignore[arg-type]
+
+
+def test_a_weight_that_is_used_while_it_is_away_is_never_taken_for_nan() -> None:
+    """What could not be told beforehand is seen in the first call; with all resident it works."""
+    module, x = row(Reaching), inputs()
+    expected = wanted(module, lambda card: module(x.to(card.device)))
+    card = opened("2MiB")
+    tightfit.fit(module, card=card, mode="none", example=(x,))
+    for _ in range(2):
+        with pytest.raises(UsageError, match=r"`blocks\.1\.weight` is used while"):
+            module(x)
+    tightfit.unfit(module)
+    tightfit.fit(module, card=card, mode="high", example=(x,))
+    assert torch.equal(module(x).cpu(), expected)
+    tightfit.unfit(module)
+    assert card.read().allocated == 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Hashable, Iterator
-from contextlib import ExitStack, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -22,6 +22,7 @@ from tightfit.plan.streaming.residency import Mode, Residency
 from tightfit.plan.supply import Supply
 from tightfit.run.fitting.aside import drawn
 from tightfit.run.fitting.entries import Entries
+from tightfit.run.fitting.missed import none_missed
 from tightfit.run.fitting.need import Call, Need, need_of, order_of
 from tightfit.run.fitting.placing import Weighed, plan_call, supply_of_reading, taken_by, working_of
 from tightfit.run.ladder.keepsakes import Keepsakes
@@ -105,6 +106,7 @@ class Fitted:
     _lock: threading.RLock = field(default_factory=threading.RLock)
     _needs: dict[Hashable, Need] = field(default_factory=dict)
     _alike: dict[Hashable, list[Hashable]] = field(default_factory=dict)
+    _looked: set[Hashable] = field(default_factory=set)
     _inside: bool = False
     _more: int = 0
     _patience: int = _PATIENCE[0]
@@ -193,7 +195,8 @@ class Fitted:
             args, kwargs = call.args, dict(call.kwargs)
             if not call.is_there:
                 args, kwargs = tree_map(self._to_card, (args, kwargs))
-            return run(*args, **kwargs)
+            with self._nothing_missed(key):
+                return run(*args, **kwargs)
 
         def first() -> Any:
             self._settle(need, arriving)
@@ -265,6 +268,17 @@ class Fitted:
         if isinstance(leaf, torch.Tensor) and leaf.device.type == "cpu":
             return leaf.to(self.card.device)
         return leaf
+
+    @contextmanager
+    def _nothing_missed(self, key: Hashable) -> Iterator[None]:
+        """Where nobody knows which weights are used when, the first call is looked at."""
+        assert self._weighed is not None
+        if self._weighed.order is not None or key in self._looked:
+            yield
+            return
+        with none_missed(self.module):
+            yield
+        self._looked.add(key)
 
     def _told(self, call: Call) -> Hashable:
         """Under which key the need of `call` is known; it is found where there is none yet.
@@ -381,6 +395,7 @@ class Fitted:
             self._placement = _Placement(plan, residency, taken_by(plan, need))
             return
         self._placement = None
+        self._looked.clear()
         if self._session is None:
             self._session = self._stack.enter_context(
                 streamed(
