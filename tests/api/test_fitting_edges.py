@@ -419,3 +419,102 @@ def test_a_weight_that_is_used_while_it_is_away_is_never_taken_for_nan() -> None
     assert torch.equal(module(x).cpu(), expected)
     tightfit.unfit(module)
     assert card.read().allocated == 0
+
+
+@pytest.mark.parametrize("example", [False, True])
+def test_modes_of_the_caller_do_not_stay_in_the_weights(example: bool) -> None:
+    """Fitted and called in inference mode, unfitted outside, and trained then."""
+    module, x = row().requires_grad_(True), inputs()
+    expected = wanted(module, lambda card: module(x.to(card.device)).detach())
+    card = opened("2MiB")
+    with torch.inference_mode():
+        tightfit.fit(module, card=card, vram="80KiB", example=(x,) if example else None)
+        assert torch.equal(module(x).cpu(), expected)
+    with torch.no_grad():
+        assert torch.equal(module(x).cpu(), expected)
+    assert torch.equal(module(x).cpu(), expected)
+    with pytest.raises(UsageError, match="an input requires one"):
+        module(inputs().requires_grad_())
+    tightfit.unfit(module)
+    module(x).sum().backward()
+    assert all(p.grad is not None and not p.is_inference() for p in module.parameters())
+    assert card.read().allocated == 0
+
+
+class Empty(nn.Module):
+    """Has no weights."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * 2
+
+
+@pytest.mark.parametrize("mode", ["auto", "high", "low", "none"])
+def test_modules_of_hardly_anything_are_fitted_too(mode: str) -> None:
+    """No weights, or buffers alone; in each mode."""
+    x = inputs()
+    for module in (Empty(), row(count=0)):
+        card = opened("2MiB")
+        expected = wanted(module, lambda large, m=module: m(x.to(large.device)))
+        for example in (None, (x,)):
+            tightfit.fit(module, card=card, mode=mode, example=example)
+            assert torch.equal(module(x).cpu(), expected)
+            assert module(x.to(card.device)).device == card.device
+            tightfit.unfit(module)
+            assert card.read().allocated == 0
+
+
+class Nested(Row):
+    """Takes tensors in containers, and gives an object."""
+
+    def forward(self, given: Any, *, scale: float = 1.0, also: Any = None) -> Any:
+        x = super().forward(given["a"][0] + given["b"]["c"])
+        return Cached(x * scale, also)
+
+
+class Cached:
+    """An output that is no tensor."""
+
+    def __init__(self, sample: torch.Tensor, also: Any) -> None:
+        self.sample, self.also = sample, also
+
+
+def test_arguments_in_containers_are_brought_and_outputs_are_left_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Tuples, dicts, None and numbers; a scale that changes is not weighed anew."""
+    module, x = row(Nested), inputs()
+
+    def call(of: Callable[[torch.Tensor], torch.Tensor], scale: float) -> Any:
+        return module({"a": (of(x), None), "b": {"c": of(x)}}, scale=scale, also=[of(x)])
+
+    expected = wanted(module, lambda card: call(lambda t: t.to(card.device), 0.5).sample)
+    card = opened("2MiB")
+    tightfit.fit(module, card=card, vram="100KiB")
+    runs = dry_runs(monkeypatch)
+    for scale in (0.25, 0.125, 0.5):
+        result = call(lambda t: t, scale)
+    assert len(runs) == 1
+    assert isinstance(result, Cached)
+    assert torch.equal(result.sample.cpu(), expected)
+    assert result.also[0].device == card.device
+    assert torch.equal(call(lambda t: t.to(card.device), 0.5).sample.cpu(), expected)
+    tightfit.unfit(module)
+
+
+class Leaving(Row):
+    """Is unfitted in the middle of its call, once."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if x.device.type == "vcard":
+            tightfit.unfit(self)
+        return super().forward(x)
+
+
+def test_unfit_from_within_a_call_is_refused() -> None:
+    """And changes nothing."""
+    module, x = row(Leaving), inputs()
+    tightfit.fit(module, card=opened("2MiB"), vram="80KiB", example=(x,))
+    with pytest.raises(UsageError, match="is being called: unfit it after"):
+        module(x)
+    tightfit.unfit(module)
+    assert module(x).device.type == "cpu"
