@@ -518,3 +518,46 @@ def test_unfit_from_within_a_call_is_refused() -> None:
         module(x)
     tightfit.unfit(module)
     assert module(x).device.type == "cpu"
+
+
+class Counting(Row):
+    """Writes to a buffer in each call."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.shift += 1
+        return super().forward(x)
+
+
+@pytest.mark.parametrize("inference", [False, True])
+@pytest.mark.parametrize("vram", ["80KiB", "1MiB"])
+def test_buffers_that_calls_write_to_are_refused_by_path(inference: bool, vram: str) -> None:
+    """What is written to a copy would be lost; a norm in evaluation writes nothing."""
+    module, x = row(Counting), inputs()
+    card = opened("2MiB")
+    norm: Any = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.BatchNorm1d(WIDTH))
+    with torch.inference_mode(inference):
+        with pytest.raises(UsageError, match="`shift` is written to in calls of `Counting`"):
+            tightfit.fit(module, card=card, vram=vram, example=(x,))
+        tightfit.fit(module, card=card, vram=vram)
+        with pytest.raises(UsageError, match="`shift` is written to in calls of `Counting`"):
+            module(x)
+        tightfit.unfit(module)
+        with pytest.raises(UsageError, match="call eval"):
+            tightfit.fit(norm, card=card, example=(x,))
+        tightfit.fit(norm.eval(), card=card, example=(x,))
+        norm(x)
+        tightfit.unfit(norm)
+    assert card.read().allocated == 0
+
+
+def test_a_module_that_was_made_in_inference_mode_is_refused() -> None:
+    """PyTorch does not let its tensors change places; the module is as usable as it was."""
+    x, card = inputs(), opened("2MiB")
+    with torch.inference_mode():
+        module = Row(6)
+        expected = module(x)
+    with pytest.raises(UsageError, match=r"`shift` was made in torch\.inference_mode"):
+        tightfit.fit(module, card=card, example=(x,))
+    assert card.read().allocated == 0
+    with torch.inference_mode():
+        assert torch.equal(module(x), expected)

@@ -31,6 +31,7 @@ from tightfit.run.ladder.once import once
 from tightfit.run.ladder.release import empty_frames
 from tightfit.run.ladder.rung import Attempt, Rung, Stage
 from tightfit.units import MIB, format_bytes
+from tightfit.weigh.tensors import weights
 
 _BREATH = (64, 256 * MIB)
 """Of the room, one part in so many is left free, and at most so many bytes: what other programs
@@ -139,6 +140,7 @@ class Fitted:
 
     def open(self, example: Call | None = None) -> None:
         """Place the weights, for a call like `example` where there is one."""
+        _refuse_inference_tensors(self.module)
         order = None if example is None else order_of(self.module, example)
         need = Need() if example is None else need_of(self.module, example, self.card)
         if example is not None:
@@ -452,3 +454,13 @@ class Fitted:
     def _note(self, text: str) -> None:
         if text not in self.notes:
             self.notes.append(text)
+
+
+def _refuse_inference_tensors(module: nn.Module) -> None:
+    """They cannot be exchanged, nor given back, outside of that mode."""
+    path = next((held.path for held in weights(module) if held.tensor.is_inference()), None)
+    if path is not None:
+        raise UsageError(
+            f"`{path}` was made in torch.inference_mode(), and such weights cannot be given "
+            "back: load the module outside of it."
+        )

@@ -15,6 +15,7 @@ from torch.utils._pytree import tree_flatten, tree_map
 
 from tightfit.allocators import ALIGNMENT, round_up
 from tightfit.card import Card
+from tightfit.errors import UsageError
 from tightfit.place.streaming.caches import forget_cached
 from tightfit.plan.slack import FRAGMENTS, least_reserved, replay
 from tightfit.run.fitting.aside import nothing_lasts
@@ -119,11 +120,14 @@ class Need:
 def need_of(module: nn.Module, call: Call, card: Card) -> Need:
     """By a dry run of `call`; the module, its caches and generators are left as they were.
 
-    A network whose code looks at values cannot be told: then only `problem` is known.
+    A network whose code looks at values cannot be told: then only `problem` is known. Raises
+    `UsageError`, by its path, for a buffer that the call writes to.
     """
     try:
         with _dry(module, call) as made:
             run = dry_run(made)
+    except UsageError:
+        raise
     except Exception as error:  # the network's own, whatever it is: the real call will raise it
         return Need(problem=f"{type(error).__name__}: {error}".strip().splitlines()[0][:200])
     return _needed(run, card)
@@ -134,6 +138,8 @@ def order_of(module: nn.Module, call: Call) -> Order | None:
     try:
         with _dry(module, call) as made:
             return run_order(module, made)
+    except UsageError:
+        raise
     except Exception:  # see `need_of`
         return None
 
@@ -160,19 +166,29 @@ def _dry(module: nn.Module, call: Call) -> Iterator[Callable[[], object]]:
     stand_ins: dict[int, torch.Tensor] = {}
     with nothing_lasts(module, call.given):
         try:
-            for held in [held for held in walk(module) if not held.steps]:
+            before = [held for held in walk(module) if not held.steps]
+            for held in before:
                 if id(held.tensor) not in stand_ins:
                     stand_ins[id(held.tensor)] = _stand_in(held.tensor)
                 _table(held)[held.name] = stand_ins[id(held.tensor)]
             with _interpreted():
                 yield call.without_values().on(module)
+            for held in before:
+                if held.kind is Kind.BUFFER and stand_ins[id(held.tensor)]._version:
+                    raise UsageError(
+                        f"`{held.path}` is written to in calls of `{type(module).__name__}`, and "
+                        "what is written would be lost: if it is a norm in training, call eval()."
+                    )
         finally:
             forget_cached(module)
 
 
 def _stand_in(tensor: torch.Tensor) -> torch.Tensor:
-    empty = torch.empty_like(tensor, device=_META, requires_grad=False)
-    return nn.Parameter(empty, requires_grad=False) if isinstance(tensor, nn.Parameter) else empty
+    with torch.inference_mode(False):  # else it does not count what is written to it
+        empty = torch.empty_like(tensor, device=_META, requires_grad=False)
+        if isinstance(tensor, nn.Parameter):
+            return nn.Parameter(empty, requires_grad=False)
+        return empty
 
 
 def _table(held: Held) -> dict[str, Any]:
