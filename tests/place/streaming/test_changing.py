@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
@@ -76,7 +76,6 @@ def peak(card: VirtualCard) -> int:
     return found
 
 
-@settings(max_examples=120)
 @given(drawn(), sequences())
 def test_any_sequence_of_residencies_gives_the_bits_of_the_resident_one(
     made: Drawn, wanted: list[Wanted]

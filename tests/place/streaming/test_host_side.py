@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 from torch import nn
@@ -98,7 +98,6 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Net:
     return mapped(tmp_path_factory.mktemp("files") / "weights.safetensors")
 
 
-@settings(max_examples=30)
 @given(st.integers(0, 300), st.integers(0, 2**60), st.none() | st.integers(0, 500))
 def test_any_pins_and_any_memory_give_the_same_bits(
     shared: Net, pinned: int, refuses: int, room: int | None

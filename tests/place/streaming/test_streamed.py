@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 from torch import nn
@@ -118,7 +118,6 @@ def assert_streams(
     assert_back(card, held)
 
 
-@settings(max_examples=120)
 @given(drawn(), st.integers(1, 3), st.floats(0, 1), st.sampled_from(["auto", "none"]))
 def test_any_network_on_any_budget_gives_the_bits_of_the_resident_one(
     made: Drawn, slots: int, share: float, mode: Mode
@@ -135,7 +134,6 @@ def test_any_network_on_any_budget_gives_the_bits_of_the_resident_one(
     assert_streams(made, virtual("16MiB"), module, case, residency, room)
 
 
-@settings(max_examples=120)
 @given(drawn(), st.integers(1, 3), st.sampled_from(["block", "leaf"]), st.integers(0, 2**24))
 def test_any_choice_of_what_stays_gives_the_same_bits_in_the_bytes_that_were_told(
     made: Drawn, slots: int, level: Level, stays: int
