@@ -458,3 +458,21 @@ def test_weights_that_cannot_stream_stay() -> None:
     assert "while no module but the whole is called" in stage.must_stay["two"]
     tightfit.unfit(module)
     assert card.read().allocated == 0
+
+
+def test_what_was_done_is_explained_and_each_step_traced() -> None:
+    """The plan, each move of weights with its reason, and the bytes of each step."""
+    module, x = network(), inputs()
+    card = opened("64MiB")
+    with torch.no_grad():
+        tightfit.fit(module, card=card, vram="120KiB", example=(x,), traces=True, compares=True)
+        module(x)
+        module(x)
+    fitted = tightfit.fitted(module)
+    said = fitted.explain()
+    assert "weights, resident" in said
+    assert "at the start: 0 B -> " in said
+    moved = sum(group.layout.bytes for group in fitted.session.groups if not group.stays)
+    assert len(fitted.session.steps) == 2
+    assert fitted.session.steps[-1].moved_bytes == moved
+    tightfit.unfit(module)

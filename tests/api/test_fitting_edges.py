@@ -257,7 +257,7 @@ def test_inputs_that_are_brought_to_the_card_are_counted_once() -> None:
     for _ in range(3):
         module(x)
     fitted = tightfit.fitted(module)
-    assert [change.why for change in fitted.changes] == ["the start"]
+    assert [change.why for change in fitted.changes] == ["it was fitted"]
     assert fitted.session.copies.count > 0
     tightfit.unfit(module)
 

@@ -43,6 +43,7 @@ def fit(
     example: Mapping[str, Any] | Sequence[Any] | None = None,
     method: str = "forward",
     traces: bool = False,
+    compares: bool = False,
 ) -> nn.Module:
     """Let `module` run on a card that is smaller than it, with the numbers it would have anyway.
 
@@ -67,6 +68,7 @@ def fit(
             Without them the first call tells, and the weights are placed anew then.
         method: what `example` is for: ``forward``, ``encode`` or ``decode``.
         traces: keep what each step did, in ``fitted(module).session.steps``.
+        compares: for finding faults: wait for each copy, and compare it with what was to arrive.
 
     Returns:
         `module` itself, to be used as before. `unfit` gives it back as it was.
@@ -98,6 +100,7 @@ def fit(
         _mode(mode),
         pins=_pins(opened, own=own),
         traces=traces,
+        compares=compares,
     )
     _claim(module, fitted_module)
     try:

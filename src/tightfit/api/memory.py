@@ -59,8 +59,8 @@ def open_memory(
         raise UsageError(f"--vram-mode `{mode}` is unknown: use {', '.join(MODES)}.")
     if mode == "none":
         raise UsageError(
-            "--vram-mode `none` streams every weight, and those of a VAE stay on the card here: use "
-            "auto, high or low."
+            "--vram-mode `none` streams every weight, and those of a VAE stay on the card here: "
+            "use auto, high or low."
         )
     opened = card if isinstance(card, Card) else open_card(card)
     _check_allocator(opened, allocator)

@@ -1,0 +1,224 @@
+"""Where the weights of a module are, and how that follows the room from call to call."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+
+from torch import nn
+
+from tightfit.card import Card
+from tightfit.errors import MemoryShortage
+from tightfit.place.streaming.pinned import Pins
+from tightfit.place.streaming.streamed import Streaming, streamed
+from tightfit.plan.plan import Plan
+from tightfit.plan.streaming.residency import Mode, Residency
+from tightfit.plan.supply import Supply
+from tightfit.run.fitting.need import Need
+from tightfit.run.fitting.placing import Weighed, plan_call, supply_of_reading, taken_by, working_of
+from tightfit.run.ladder.keepsakes import Keepsakes
+from tightfit.run.ladder.release import empty_frames
+from tightfit.units import MIB, format_bytes
+
+_BREATH = (64, 256 * MIB)
+"""Of the room, one part in so many is left free, and at most so many bytes: what other programs
+and callers take and give back from call to call must not move weights each time."""
+_KERNELS = 128 * MIB
+"""What CUDA takes of the card, beside every allocator, when kernels are first used: 76 to 172 MiB
+were seen. Until the first call is over, so much is left free at least."""
+_PATIENCE = (3, 96)
+"""Calls in a row that must find more room before weights are brought up for it, at first; and at
+most, once it was seen that what they took was needed again soon."""
+PARTS = (32, 8, 3)
+"""Of the room, what is left out at the tries after one that ran out of memory."""
+
+
+@dataclass(frozen=True)
+class Change:
+    """One time that weights were placed anew.
+
+    Attributes:
+        call: the number of the call before which it was done, from 0; None is at the start.
+        why: in words.
+        resident_bytes: before and after.
+    """
+
+    call: int | None
+    why: str
+    resident_bytes: tuple[int, int]
+
+
+@dataclass
+class _Placement:
+    """Where the weights are now."""
+
+    plan: Plan
+    residency: Residency
+    taken: int
+
+
+@dataclass(eq=False, repr=False)
+class Keeping:
+    """The weights of one module on one card.
+
+    Attributes:
+        module, card: whose, and where.
+        supply: what there is of the card, with the user's budget.
+        mode: see `tightfit.plan.streaming.residency`.
+        fixed: a plan that is kept to, whatever happens; None is to follow the room.
+        pins: which masters the driver holds in place.
+        traces: what each step did is kept in `session`.
+        compares: each copy is waited for and compared with its master.
+        weighed: the module in the pieces it moves in.
+        changes: each time that weights were placed anew.
+        call: the number of the call that is about to be made; None is none yet.
+        session: what streams them; None is that they are on the host.
+        keepsakes: what the module kept on itself when they were placed.
+    """
+
+    module: nn.Module
+    card: Card
+    supply: Supply
+    mode: Mode
+    fixed: Plan | None
+    pins: Pins
+    traces: bool
+    compares: bool
+    weighed: Weighed
+    changes: list[Change] = field(default_factory=list)
+    call: int | None = None
+    session: Streaming | None = None
+    _stack: ExitStack = field(default_factory=ExitStack)
+    _placement: _Placement | None = None
+    _more: int = 0
+    _patience: int = _PATIENCE[0]
+    _grew: bool = False
+
+    def __post_init__(self) -> None:
+        """Nothing is placed yet."""
+        self.keepsakes = self._remembered()
+
+    @property
+    def plan(self) -> Plan | None:
+        """What they are placed by."""
+        return None if self._placement is None else self._placement.plan
+
+    def close(self) -> None:
+        """They are on the host, until they are placed again; harmless when repeated."""
+        self._placement = self.session = None
+        self._stack.close()
+
+    def settle(self, need: Need, arriving: int) -> None:
+        """Before a call: is there room for it, and has there been more for a while?"""
+        if self._placement is None:
+            self.replan(need, arriving, why="the first call of its kind, or one after a failure")
+            return
+        if self.fixed is not None:
+            return
+        now = self.supply_now()
+        room = now.room
+        working = (need.allocated or 0) + need.slack + arriving
+        if need.allocated is None:
+            working = 0
+        if self._placement.taken + working > room:
+            self._more = 0
+            if self._grew:
+                self._grew, self._patience = False, min(2 * self._patience, _PATIENCE[1])
+            self.replan(need, arriving, why=f"{format_bytes(room)} are there for this call")
+            return
+        residency = self._placement.residency
+        smallest = min((piece.bytes for piece in residency.streamed), default=0)
+        spare = room - working - self._placement.taken - self._breath(room)
+        worth = max(smallest, room // _BREATH[0])
+        self._more = self._more + 1 if smallest and spare > worth else 0
+        if self._more >= self._patience:
+            self._more, self._grew = 0, True
+            self.replan(need, arriving, why=f"{format_bytes(spare)} more are free")
+
+    def supply_now(self) -> Supply:
+        """What there is now, our own weights apart."""
+        ours = 0 if self.session is None else self.session.bytes
+        return supply_of_reading(self.card.read(), self.supply, ours=ours)
+
+    def _breath(self, room: int) -> int:
+        if self.card.allocator == "exact":
+            return 0
+        part, most = _BREATH
+        breath = min(room // part, most)
+        if self.card.kind == "cuda" and not self.call:
+            breath = max(breath, min(_KERNELS, room // 8))
+        return breath
+
+    def replan(self, need: Need, arriving: int, *, why: str, less: int = 0) -> None:
+        """Place the weights anew for a call; `less` bytes of the room are left out.
+
+        Raises `MemoryShortage` where not even streaming everything leaves it enough.
+        """
+        if self.fixed is not None:
+            self._place(self.fixed, need, why)
+            return
+        room = self.supply_now().room
+        shortage: MemoryShortage | None = None
+        for more in (self._breath(room), 0, *(room // part for part in PARTS)):
+            supply = self.supply_now()
+            offered = replace(supply, reserve=supply.reserve + less + more)
+            plan = plan_call(self.weighed, need, offered, arriving=arriving, mode=self.mode)
+            if not plan.fits:
+                shortage = shortage or plan.shortage()
+                continue
+            wide = replace(supply, reserve=supply.reserve + less)
+            try:
+                self._place(plan, need, why, room=wide.room + wide.held - working_of(plan, need))
+            except MemoryShortage as error:  # the allocator took more than was foreseen
+                empty_frames(error)
+                shortage = error
+                continue
+            return
+        assert shortage is not None
+        if need.allocated is None:  # the first call of its kind will tell: there may be room for it
+            self.replan(replace(need, dry=0, allocated=0), arriving, why=why, less=less)
+            return
+        raise shortage
+
+    def _place(self, plan: Plan, need: Need, why: str, *, room: int | None = None) -> None:
+        """`room` is what reserved may come to while no call is under way."""
+        residency = plan.stages[0].residency
+        assert residency is not None
+        before = 0 if self._placement is None else self._placement.residency.resident_bytes
+        if self._placement is not None and residency == self._placement.residency:
+            self._placement = _Placement(plan, residency, taken_by(plan, need))
+            return
+        self._placement = None
+        if self.session is None:
+            self.session = self._stack.enter_context(
+                streamed(
+                    self.module,
+                    self.card,
+                    residency,
+                    self.weighed.blocks,
+                    order=self.weighed.order,
+                    pins=self.pins,
+                    traces=self.traces,
+                    compares=self.compares,
+                    room=room,
+                )
+            )
+        else:
+            self.session.change(residency, room=room)
+        done = self.session.residency
+        taken = taken_by(plan, need) - residency.bytes + done.bytes
+        self._placement = _Placement(plan, residency, taken)
+        self.keepsakes = self._remembered()
+        self.changes.append(Change(self.call, why, (before, done.resident_bytes)))
+
+    def lower(self, need: Need, arriving: int, less: int, mode: Mode) -> None:
+        """Place the weights for a call with `less` bytes left out."""
+        kept, self.mode = self.mode, mode
+        try:
+            self.replan(need, arriving, why="the card was full", less=less)
+        finally:
+            self.mode = kept
+
+    def _remembered(self) -> Keepsakes:
+        name = type(self.module).__name__
+        return Keepsakes(self.module, device=self.card.device, name=name)
