@@ -25,6 +25,7 @@ from tightfit.plan.streaming.residency import MODES, Mode
 from tightfit.plan.supply import Supply
 from tightfit.run.fitting.entries import METHODS
 from tightfit.run.fitting.fitted import Fitted
+from tightfit.run.fitting.keeping import Terms
 from tightfit.run.fitting.need import Call
 from tightfit.run.planning.supplies import supply_of
 
@@ -96,11 +97,13 @@ def fit(
     fitted_module = Fitted(
         module,
         opened,
-        _supply(opened, amount, own=own),
-        _mode(mode),
-        pins=_pins(opened, own=own),
-        traces=traces,
-        compares=compares,
+        Terms(
+            _supply(opened, amount, own=own),
+            _mode(mode),
+            pins=_pins(opened, own=own),
+            traces=traces,
+            compares=compares,
+        ),
     )
     _claim(module, fitted_module)
     try:
@@ -167,7 +170,7 @@ def placed(
     wanted = card or plan.supply.card
     opened = wanted if isinstance(wanted, Card) else open_card(wanted)
     pins = _pins(opened, own=own_bytes(module))
-    kept = Fitted(module, opened, plan.supply, plan.mode, chosen, pins=pins)
+    kept = Fitted(module, opened, Terms(plan.supply, plan.mode, chosen, pins=pins))
     with _claimed(module, kept):
         kept.open(None if example is None else _call(method, example))
         try:

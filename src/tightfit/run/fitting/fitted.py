@@ -15,14 +15,12 @@ from torch.utils._pytree import tree_map
 
 from tightfit.card import Card, Reading
 from tightfit.errors import UsageError
-from tightfit.place.streaming.pinned import Pins
 from tightfit.place.streaming.streamed import Streaming
 from tightfit.plan.plan import Plan
 from tightfit.plan.streaming.residency import Mode
-from tightfit.plan.supply import Supply
 from tightfit.run.fitting.aside import drawn
 from tightfit.run.fitting.entries import Entries
-from tightfit.run.fitting.keeping import PARTS, Change, Keeping
+from tightfit.run.fitting.keeping import PARTS, Change, Keeping, Terms
 from tightfit.run.fitting.missed import none_missed
 from tightfit.run.fitting.need import Call, Need, need_of, order_of
 from tightfit.run.fitting.placing import Weighed
@@ -45,12 +43,7 @@ class Fitted:
     Attributes:
         module: the user's, to be called as ever.
         card: where it computes.
-        supply: what there is of it, with the user's budget.
-        mode: see `tightfit.plan.streaming.residency`.
-        fixed: a residency that is kept to, whatever happens; None is to follow the room.
-        pins: which masters the driver holds in place.
-        traces: what each step did is kept in `session`.
-        compares: each copy is waited for and compared with its master.
+        terms: what was asked for.
         attempts: calls that ran out of memory, and what was tried then.
         notes: what was found on the way.
         calls: that were made.
@@ -58,12 +51,7 @@ class Fitted:
 
     module: nn.Module
     card: Card
-    supply: Supply
-    mode: Mode = "auto"
-    fixed: Plan | None = None
-    pins: Pins = field(default_factory=Pins.none)
-    traces: bool = False
-    compares: bool = False
+    terms: Terms
     attempts: list[Attempt] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     calls: int = 0
@@ -127,17 +115,7 @@ class Fitted:
             self._say(need)
         weighed = Weighed.of(self.module, order)
         arriving = 0 if example is None else example.arriving()
-        self._keeping = keeping = Keeping(
-            self.module,
-            self.card,
-            self.supply,
-            self.mode,
-            self.fixed,
-            self.pins,
-            self.traces,
-            self.compares,
-            weighed,
-        )
+        self._keeping = keeping = Keeping(self.module, self.card, self.terms, weighed)
         try:
             self._held(
                 lambda: keeping.replan(need, arriving, why="it was fitted"),
@@ -223,7 +201,7 @@ class Fitted:
         `again` is told how many bytes of the room to leave out, and the mode. Raises
         `MemoryShortage` where the card is full even with everything streamed.
         """
-        if self.fixed is not None:
+        if self.terms.fixed is not None:
             return first()
         values, failure = once(first, self.card, self._kept.keepsakes)
         if values:
@@ -234,13 +212,13 @@ class Fitted:
         def rungs() -> Iterator[Rung[Any]]:
             for part in PARTS:
                 less = max(room // part, MIB)
-                yield Rung(f"{format_bytes(less)} left out", partial(again, less, self.mode))
+                yield Rung(f"{format_bytes(less)} left out", partial(again, less, self.terms.mode))
             yield Rung("everything streamed", partial(again, 0, "none"))
 
         ladder = Ladder(
             self.card,
-            self.supply.budget,
-            self.supply.reserve,
+            self.terms.supply.budget,
+            self.terms.supply.reserve,
             module=self.module,
             module_name=type(self.module).__name__,
             ask=False,

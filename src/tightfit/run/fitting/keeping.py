@@ -57,18 +57,34 @@ class _Placement:
     taken: int
 
 
+@dataclass(frozen=True)
+class Terms:
+    """What was asked for.
+
+    Attributes:
+        supply: what there is of the card, with the user's budget.
+        mode: see `tightfit.plan.streaming.residency`.
+        fixed: a plan that is kept to, whatever happens; None is to follow the room.
+        pins: which masters the driver holds in place.
+        traces: what each step did is kept in the session.
+        compares: each copy is waited for and compared with its master.
+    """
+
+    supply: Supply
+    mode: Mode = "auto"
+    fixed: Plan | None = None
+    pins: Pins = field(default_factory=Pins.none)
+    traces: bool = False
+    compares: bool = False
+
+
 @dataclass(eq=False, repr=False)
 class Keeping:
     """The weights of one module on one card.
 
     Attributes:
         module, card: whose, and where.
-        supply: what there is of the card, with the user's budget.
-        mode: see `tightfit.plan.streaming.residency`.
-        fixed: a plan that is kept to, whatever happens; None is to follow the room.
-        pins: which masters the driver holds in place.
-        traces: what each step did is kept in `session`.
-        compares: each copy is waited for and compared with its master.
+        terms: what was asked for.
         weighed: the module in the pieces it moves in.
         changes: each time that weights were placed anew.
         call: the number of the call that is about to be made; None is none yet.
@@ -78,12 +94,7 @@ class Keeping:
 
     module: nn.Module
     card: Card
-    supply: Supply
-    mode: Mode
-    fixed: Plan | None
-    pins: Pins
-    traces: bool
-    compares: bool
+    terms: Terms
     weighed: Weighed
     changes: list[Change] = field(default_factory=list)
     call: int | None = None
@@ -113,7 +124,7 @@ class Keeping:
         if self._placement is None:
             self.replan(need, arriving, why="the first call of its kind, or one after a failure")
             return
-        if self.fixed is not None:
+        if self.terms.fixed is not None:
             return
         now = self.supply_now()
         room = now.room
@@ -138,7 +149,7 @@ class Keeping:
     def supply_now(self) -> Supply:
         """What there is now, our own weights apart."""
         ours = 0 if self.session is None else self.session.bytes
-        return supply_of_reading(self.card.read(), self.supply, ours=ours)
+        return supply_of_reading(self.card.read(), self.terms.supply, ours=ours)
 
     def _breath(self, room: int) -> int:
         if self.card.allocator == "exact":
@@ -149,20 +160,26 @@ class Keeping:
             breath = max(breath, min(_KERNELS, room // 8))
         return breath
 
-    def replan(self, need: Need, arriving: int, *, why: str, less: int = 0) -> None:
+    def replan(
+        self, need: Need, arriving: int, *, why: str, less: int = 0, mode: Mode | None = None
+    ) -> None:
         """Place the weights anew for a call; `less` bytes of the room are left out.
+
+        In another `mode` than was asked for, if one is given.
 
         Raises `MemoryShortage` where not even streaming everything leaves it enough.
         """
-        if self.fixed is not None:
-            self._place(self.fixed, need, why)
+        if self.terms.fixed is not None:
+            self._place(self.terms.fixed, need, why)
             return
         room = self.supply_now().room
         shortage: MemoryShortage | None = None
         for more in (self._breath(room), 0, *(room // part for part in PARTS)):
             supply = self.supply_now()
             offered = replace(supply, reserve=supply.reserve + less + more)
-            plan = plan_call(self.weighed, need, offered, arriving=arriving, mode=self.mode)
+            plan = plan_call(
+                self.weighed, need, offered, arriving=arriving, mode=mode or self.terms.mode
+            )
             if not plan.fits:
                 shortage = shortage or plan.shortage()
                 continue
@@ -176,7 +193,7 @@ class Keeping:
             return
         assert shortage is not None
         if need.allocated is None:  # the first call of its kind will tell: there may be room for it
-            self.replan(replace(need, dry=0, allocated=0), arriving, why=why, less=less)
+            self.replan(replace(need, dry=0, allocated=0), arriving, why=why, less=less, mode=mode)
             return
         raise shortage
 
@@ -197,9 +214,9 @@ class Keeping:
                     residency,
                     self.weighed.blocks,
                     order=self.weighed.order,
-                    pins=self.pins,
-                    traces=self.traces,
-                    compares=self.compares,
+                    pins=self.terms.pins,
+                    traces=self.terms.traces,
+                    compares=self.terms.compares,
                     room=room,
                 )
             )
@@ -213,11 +230,7 @@ class Keeping:
 
     def lower(self, need: Need, arriving: int, less: int, mode: Mode) -> None:
         """Place the weights for a call with `less` bytes left out."""
-        kept, self.mode = self.mode, mode
-        try:
-            self.replan(need, arriving, why="the card was full", less=less)
-        finally:
-            self.mode = kept
+        self.replan(need, arriving, why="the card was full", less=less, mode=mode)
 
     def _remembered(self) -> Keepsakes:
         name = type(self.module).__name__
