@@ -12,7 +12,7 @@ from typing import Any
 from tightfit.weigh.files.ggml_types import BLOCK_TYPES
 from tightfit.weigh.files.headers import Header, TensorHeader
 from tightfit.weigh.files.quantised import elements_of
-from tightfit.weigh.files.safetensors_header import BITS
+from tightfit.weigh.files.safetensors_layout import BITS
 
 Shapes = Mapping[str, Sequence[int]]
 NUMBERS = {kind.name: number for number, kind in BLOCK_TYPES.items()}

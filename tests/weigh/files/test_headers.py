@@ -25,7 +25,7 @@ from tests.weigh.header_makers import (
 )
 from tightfit.errors import InputError, UsageError
 from tightfit.weigh.files.headers import component_folders, read_header
-from tightfit.weigh.files.safetensors_header import BITS
+from tightfit.weigh.files.safetensors_layout import BITS
 
 TWO = {"a.weight": ("F32", (4, 8)), "a.bias": ("BF16", (4,))}
 

@@ -1,53 +1,19 @@
-"""The header of one safetensors file: 8 bytes of length, JSON, then the tensors, which stay unread.
+"""The header of one safetensors file, in the words that all files share.
 
-Format: the description that the safetensors library publishes. As there, tensors lie one behind
-the other, from the first byte after the header to the last of the file: holes, overlaps and
-trailing bytes are refused. So tensors that are tied cannot both be in a file; a second name of one
-is absent, or is a copy.
+Of a file that `tightfit pack` wrote, the tensors are those that were packed: their types, shapes
+and metadata, with the bytes that they take now.
 """
 
 from __future__ import annotations
 
-import json
-import os
 from collections.abc import Mapping
-from math import prod
 from pathlib import Path
 from typing import Any
 
-from tightfit.units import format_bytes
+from tightfit.weigh.files.packed_file import read_packing
 from tightfit.weigh.files.quantised import elements_of
-from tightfit.weigh.files.tensor_header import Header, TensorHeader, unreadable
-
-BITS = {
-    "F4": 4,
-    "F6_E2M3": 6,
-    "F6_E3M2": 6,
-    "BOOL": 8,
-    "U8": 8,
-    "I8": 8,
-    "F8_E5M2": 8,
-    "F8_E4M3": 8,
-    "F8_E8M0": 8,
-    "F8_E4M3FNUZ": 8,
-    "F8_E5M2FNUZ": 8,
-    "I16": 16,
-    "U16": 16,
-    "F16": 16,
-    "BF16": 16,
-    "I32": 32,
-    "U32": 32,
-    "F32": 32,
-    "C64": 64,
-    "F64": 64,
-    "I64": 64,
-    "U64": 64,
-}
-"""Bits of one value, by the type's name in the file."""
-
-_LENGTH = 8
-_LONGEST = 100_000_000
-"""The library's own limit on a header, in bytes."""
+from tightfit.weigh.files.safetensors_layout import Entry, Layout, read_layout
+from tightfit.weigh.files.tensor_header import Header, TensorHeader
 
 
 def read_safetensors(path: Path) -> Header:
@@ -55,104 +21,32 @@ def read_safetensors(path: Path) -> Header:
 
     Raises `InputError` with the sizes that disagree where the file is cut, padded or damaged.
     """
-    try:
-        with path.open("rb", buffering=0) as file:
-            size = os.fstat(file.fileno()).st_size
-            length = int.from_bytes(file.read(_LENGTH), "little")
-            _check_length(path, length, size)
-            text = file.read(length)
-    except OSError as error:
-        raise unreadable(path, f"{error.strerror or error}") from None
-    content = _parse(path, text)
-    metadata = content.pop("__metadata__", None) or {}
-    if not isinstance(metadata, dict) or not all(isinstance(v, str) for v in metadata.values()):
-        raise unreadable(path, "its `__metadata__` is not a map of texts")
-    placed = sorted((*_extent(path, name, entry), name) for name, entry in content.items())
-    _check_extents(path, placed, start=_LENGTH + length, size=size)
-    tensors = tuple(
-        _tensor(name, content[name], end - begin, content) for begin, end, name in placed
+    layout = read_layout(path)
+    packing = read_packing(layout)
+    if packing is None:
+        tensors = _tensors(layout)
+        return Header(path, "safetensors", tensors, layout.metadata, (path,))
+    stored = {entry.name: entry.nbytes for entry in layout.entries}
+    packed = {each.name for each in packing.tensors.values() if each.recipe is not None}
+    tensors = _tensors(packing.original, stored=stored, packed=packed)
+    return Header(path, "safetensors", tensors, packing.original.metadata, (path,))
+
+
+def _tensors(
+    layout: Layout, *, stored: Mapping[str, int] | None = None, packed: set[str] | None = None
+) -> tuple[TensorHeader, ...]:
+    names = {entry.name: entry for entry in layout.entries}
+    return tuple(
+        _tensor(
+            entry,
+            entry.nbytes if stored is None else stored[entry.name],
+            packed=packed is not None and entry.name in packed,
+            names=names,
+        )
+        for entry in layout.entries
     )
-    return Header(path, "safetensors", tensors, metadata, (path,))
 
 
-def _check_length(path: Path, length: int, size: int) -> None:
-    if size < _LENGTH:
-        raise unreadable(path, f"it has {size} bytes, and a safetensors file at least {_LENGTH}")
-    if length > _LONGEST or _LENGTH + length > size:
-        raise unreadable(
-            path,
-            f"its header should end at byte {_LENGTH + length:,}, but the file has {size:,} bytes: "
-            "it is cut off, or no safetensors file",
-        )
-
-
-def _parse(path: Path, text: bytes) -> dict[str, Any]:
-    try:
-        content = json.loads(text, object_pairs_hook=_without_repeats)
-    except (ValueError, RecursionError) as error:
-        raise unreadable(path, f"its header of {len(text):,} bytes is damaged ({error})") from None
-    if not isinstance(content, dict):
-        raise unreadable(path, f"its header of {len(text):,} bytes lists no tensors")
-    return content
-
-
-def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    content = dict(pairs)
-    if len(content) != len(pairs):
-        raise ValueError("a name stands in it twice")
-    return content
-
-
-def _extent(path: Path, name: str, entry: Any) -> tuple[int, int]:
-    """First and one-past-last byte of a tensor, counted from the end of the header."""
-    try:
-        dtype, shape, (begin, end) = entry["dtype"], entry["shape"], entry["data_offsets"]
-        sizes = [*shape, begin, end]
-    except (TypeError, KeyError, ValueError):
-        raise unreadable(path, f"tensor `{name}` lacks a type, a shape or two offsets") from None
-    if any(type(number) is not int or number < 0 for number in sizes):
-        raise unreadable(path, f"tensor `{name}` has sizes that are no whole numbers from 0 up")
-    bits = BITS.get(dtype) if isinstance(dtype, str) else None
-    if bits is None:
-        raise unreadable(path, f"tensor `{name}` is of the unknown type `{dtype}`")
-    expected, odd = divmod(prod(shape) * bits, 8)
-    if odd or end - begin != expected:
-        raise unreadable(
-            path,
-            f"tensor `{name}` takes {end - begin:,} bytes, but {dtype} of shape {shape} needs "
-            f"{prod(shape) * bits / 8:,.10g}",
-        )
-    return begin, end
-
-
-def _check_extents(
-    path: Path, placed: list[tuple[int, int, str]], *, start: int, size: int
-) -> None:
-    reached = 0
-    for begin, end, name in placed:
-        if begin != reached:
-            fault = "overlaps the one before it" if begin < reached else "lies behind a hole"
-            raise unreadable(
-                path,
-                f"tensor `{name}` {fault}: it begins at byte {start + begin:,} instead of "
-                f"{start + reached:,}",
-            )
-        reached = end
-    missing = start + reached - size
-    if missing > 0:
-        raise unreadable(
-            path,
-            f"it is cut off: its tensors end at byte {start + reached:,}, but the file has "
-            f"{size:,} bytes; {format_bytes(missing)} are missing",
-        )
-    if missing < 0:
-        raise unreadable(
-            path,
-            f"it should end at byte {start + reached:,}, but has {-missing:,} bytes more "
-            f"({size:,} in all)",
-        )
-
-
-def _tensor(name: str, entry: Any, stored: int, names: Mapping[str, Any]) -> TensorHeader:
-    shape, dtype = tuple(entry["shape"]), entry["dtype"]
-    return TensorHeader(name, shape, dtype, stored, elements_of(name, shape, dtype, names=names))
+def _tensor(entry: Entry, stored: int, *, packed: bool, names: Mapping[str, Any]) -> TensorHeader:
+    elements = elements_of(entry.name, entry.shape, entry.dtype, names=names)
+    return TensorHeader(entry.name, entry.shape, entry.dtype, stored, elements, packed)

@@ -28,6 +28,7 @@ class TensorHeader:
         stored_bytes: what it takes in the file, and wherever it is kept as it is.
         elements: values of the model in it, unpacked; 0 where it holds none, as scales and code
             books of a packed tensor, indices and tokenizers do.
+        packed: whether `tightfit pack` made it smaller: `dtype` and `shape` are what it unpacks to.
     """
 
     name: str
@@ -35,9 +36,10 @@ class TensorHeader:
     dtype: str
     stored_bytes: int
     elements: int
+    packed: bool = False
 
     def converted(self, compute_dtype: str) -> int:
-        """Bytes of its copy in `compute_dtype`; 0 where none is made.
+        """Bytes of its copy in `compute_dtype`, or unpacked; 0 where none is made.
 
         Raises `UsageError` for a dtype that models are not computed in.
         """
@@ -47,7 +49,7 @@ class TensorHeader:
                 f"dtype `{compute_dtype}` is unknown: use {', '.join(COMPUTE_DTYPES)}."
             )
         same, itemsize = known
-        return 0 if self.dtype == same else self.elements * itemsize
+        return 0 if self.dtype == same and not self.packed else self.elements * itemsize
 
 
 @dataclass(frozen=True)
