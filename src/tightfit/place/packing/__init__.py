@@ -1,0 +1,1 @@
+"""Packing: bf16 weights in three quarters of their bytes, with the same bits."""

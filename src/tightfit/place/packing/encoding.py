@@ -1,0 +1,259 @@
+"""Encoding: from bf16 values to planes, codes and escapes, with PyTorch's own operators."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+
+from tightfit.place.packing.recipe import (
+    MOST_ESCAPES,
+    TILE,
+    WINDOW,
+    Recipe,
+    code_bytes,
+    escape_bytes,
+    tile_bytes,
+)
+from tightfit.place.packing.windows import choose, spread_sum
+
+_PIECE = {"cuda": 2048}
+"""Tiles that are encoded at once, by device; few elsewhere, which stay in a CPU's cache."""
+_FEW = 32
+_ROWS = 8
+_EACH_BYTE = 0x0101010101010101
+
+
+@dataclass
+class _Found:
+    """What pieces gave, in the order of tiles."""
+
+    bases: list[torch.Tensor]
+    counts: list[torch.Tensor]
+    positions: list[torch.Tensor]
+    exponents: list[torch.Tensor]
+
+
+def encode(values: torch.Tensor, *, bits: int = 12) -> tuple[torch.Tensor, Recipe] | None:
+    """Packed bytes of `values` on their device, with the recipe; None where nothing would shrink.
+
+    Args:
+        values: flat, contiguous bf16.
+        bits: that a value takes, 12 or 11, and escapes besides.
+
+    Returns:
+        Flat uint8 of `recipe.bytes` (of a storage that may be a little larger), the same bytes on
+        every device.
+    """
+    if values.dtype != torch.bfloat16 or values.ndim != 1 or not values.is_contiguous():
+        raise ValueError(
+            f"only flat, contiguous bfloat16 is packed, not {tuple(values.shape)} {values.dtype}"
+        )
+    if bits not in WINDOW:
+        raise ValueError(f"{bits} bits a value are unknown; known are 11 and 12")
+    if values.numel() * 2 <= tile_bytes(bits):
+        return None
+    with torch.no_grad():
+        return _encoded(values.detach().view(torch.int16), bits)
+
+
+def _encoded(words: torch.Tensor, bits: int) -> tuple[torch.Tensor, Recipe] | None:
+    count, device = words.numel(), words.device
+    tiles = -(-count // TILE)
+    room = Recipe.of(
+        count, bits=bits, packed=tiles, escapes=count // 64, ordered=False, tail_raw=False
+    )
+    made = torch.empty(room.bytes, dtype=torch.uint8, device=device)
+    signs = made[: tiles * TILE].view(tiles, TILE)
+    width = code_bytes(bits)
+    codes = made[room.sections.codes :][: tiles * width].view(tiles, width)
+    found = _Found([], [], [], [])
+    encoder = _Encoder(bits, device, min(tiles, _PIECE.get(device.type, _FEW)))
+    for first, last in _pieces(count // TILE, encoder.size):
+        piece = words[first * TILE : last * TILE].view(-1, TILE)
+        encoder.encode(piece, TILE, signs[first:last], codes[first:last], found)
+    rest = count % TILE
+    if rest:
+        tail = words[count - rest :]
+        piece = tail.repeat(-(-TILE // rest))[:TILE].view(1, TILE)
+        encoder.encode(piece, rest, signs[-1:], codes[-1:], found)
+    return _assembled(words, bits, made, (signs, codes), found)
+
+
+def _pieces(count: int, size: int) -> Iterator[tuple[int, int]]:
+    for first in range(0, count, size):
+        yield first, min(first + size, count)
+
+
+class _Encoder:
+    """Encodes pieces of tiles, in memory that it takes once."""
+
+    def __init__(self, bits: int, device: torch.device, size: int) -> None:
+        self.bits, self.size = bits, size
+        self._words = torch.empty(size, TILE, dtype=torch.int16, device=device)
+        self._bytes = torch.empty(4, size, TILE, dtype=torch.uint8, device=device)
+
+    def encode(
+        self,
+        words: torch.Tensor,
+        valid: int,
+        signs: torch.Tensor,
+        codes: torch.Tensor,
+        found: _Found,
+    ) -> None:
+        """Tiles `words` [n, TILE], of whose last one only `valid` values count."""
+        count = words.shape[0]
+        wide = self._words[:count]
+        exponents, code, escaped, other = self._bytes[:, :count].unbind()
+        torch.bitwise_right_shift(words, 7, out=wide)
+        wide &= 255
+        exponents.copy_(wide)
+        bases, missed = choose(exponents, self.bits)
+        counts = self._code(exponents, bases, valid, code, escaped, other)
+        doubtful = counts > 8 * missed + 48
+        if bool(doubtful.any()):
+            which = doubtful.nonzero().view(-1)
+            bases[which] = choose(exponents[which], self.bits, every=1)[0]
+            counts = self._code(exponents, bases, valid, code, escaped, other)
+        full = torch.full_like(counts, 2 * TILE)
+        full[-1] = 2 * valid
+        raw = tile_bytes(self.bits) + escape_bytes(self.bits) * counts >= full
+        if bool(raw.any()):
+            escaped[raw] = 0
+            counts[raw] = -1
+        if bool(escaped.any()):
+            self._list(exponents, escaped, found)
+        found.bases.append(bases)
+        found.counts.append(counts)
+        self._pack(code, codes)
+        self._sign(words, wide, signs, other)
+        if valid < TILE:
+            signs[-1, valid:] = 0
+
+    def _code(
+        self,
+        exponents: torch.Tensor,
+        bases: torch.Tensor,
+        valid: int,
+        code: torch.Tensor,
+        escaped: torch.Tensor,
+        other: torch.Tensor,
+    ) -> torch.Tensor:
+        """Fill `code` and `escaped`; gives int64 [n], escapes of each tile."""
+        window = WINDOW[self.bits]
+        torch.sub(exponents, bases[:, None], out=code)
+        torch.ge(code, window, out=escaped)
+        if self.bits == 12:
+            torch.ne(exponents, 0, out=other)
+            escaped &= other
+        code.clamp_(max=window)
+        if valid < TILE:
+            code[-1, valid:] = 0
+            escaped[-1, valid:] = 0
+        return spread_sum(escaped)
+
+    def _pack(self, code: torch.Tensor, codes: torch.Tensor) -> None:
+        count = code.shape[0]
+        eights = code.view(torch.int64)
+        if self.bits == 12:
+            half = eights.shape[1] // 2
+            target = codes.view(torch.int64)
+            torch.bitwise_left_shift(eights[:, half:], 4, out=target)
+            target |= eights[:, :half]
+            return
+        rows = eights.view(count, _ROWS, -1)
+        target = codes.view(torch.int64).view(count, 3, -1)
+        factors = torch.tensor([1 << row for row in range(_ROWS)], device=code.device)
+        for bit in range(3):
+            ones = (rows >> bit) & _EACH_BYTE
+            ones *= factors[:, None]
+            torch.sum(ones, dim=1, out=target[:, bit])
+
+    def _sign(
+        self, words: torch.Tensor, wide: torch.Tensor, signs: torch.Tensor, other: torch.Tensor
+    ) -> None:
+        torch.bitwise_right_shift(words, 8, out=wide)
+        signs.copy_(wide)
+        signs &= 0x80
+        other.copy_(words)
+        other &= 0x7F
+        signs |= other
+
+    def _list(self, exponents: torch.Tensor, escaped: torch.Tensor, found: _Found) -> None:
+        if self.bits == 12:
+            flags = escaped.view(-1, _ROWS)
+            rows = flags.view(torch.int64).nonzero()[:, 0]
+            at = flags[rows].nonzero()
+            index = rows[at[:, 0]] * _ROWS + at[:, 1]
+            found.positions.append((index % TILE).to(torch.int16))
+            found.exponents.append(exponents.view(-1)[index])
+            return
+        count = exponents.shape[0]
+        turned = exponents.view(count, _ROWS, -1).transpose(1, 2).contiguous()
+        flags = escaped.view(count, _ROWS, -1).transpose(1, 2).contiguous().view(torch.bool)
+        found.exponents.append(turned[flags])
+
+
+def _assembled(
+    words: torch.Tensor,
+    bits: int,
+    made: torch.Tensor,
+    planes: tuple[torch.Tensor, torch.Tensor],
+    found: _Found,
+) -> tuple[torch.Tensor, Recipe] | None:
+    count, device = words.numel(), words.device
+    tiles = planes[0].shape[0]
+    counts, bases = torch.cat(found.counts), torch.cat(found.bases)
+    kept = counts >= 0
+    packed = int(kept.sum())
+    escapes = sum(part.numel() for part in found.exponents)
+    if not packed or escapes > MOST_ESCAPES:
+        return None
+    last_kept = bool(kept[-1])
+    recipe = Recipe.of(
+        count,
+        bits=bits,
+        packed=packed,
+        escapes=escapes,
+        ordered=packed < tiles and not bool(kept[:packed].all()),
+        tail_raw=count % TILE != 0 and not last_kept,
+    )
+    if recipe.bytes >= 2 * count:
+        return None
+    at = recipe.sections
+    if packed < tiles or recipe.bytes > made.numel():
+        whole = torch.empty(recipe.bytes, dtype=torch.uint8, device=device)
+        which = kept.nonzero().view(-1)
+        width = code_bytes(bits)
+        torch.index_select(planes[0], 0, which, out=whole[: packed * TILE].view(packed, TILE))
+        target = whole[at.codes :][: packed * width].view(packed, width)
+        torch.index_select(planes[1], 0, which, out=target)
+        bases, counts, made = bases[which], counts[which], whole
+    made = made[: recipe.bytes]
+    starts = torch.zeros(packed + 1, dtype=torch.int32, device=device)
+    torch.cumsum(counts, 0, dtype=torch.int32, out=starts[1:])
+    parts = [(at.bases, bases), (at.starts, starts)]
+    parts += [(at.positions, torch.cat(found.positions))] if found.positions else []
+    parts += [(at.exponents, torch.cat(found.exponents))] if found.exponents else []
+    if recipe.ordered:
+        order = torch.cat((kept.nonzero().view(-1), (~kept).nonzero().view(-1)))
+        parts.append((at.order, order.to(torch.int32)))
+    if packed < tiles:
+        parts.append((at.raw, _raw(words, kept)))
+    made[at.signs + packed * TILE : at.codes] = 0
+    made[at.codes + packed * code_bytes(bits) : at.bases] = 0
+    made[at.bases :] = 0
+    for offset, part in parts:
+        flat = part.contiguous().view(-1).view(torch.uint8)
+        made[offset : offset + flat.numel()] = flat
+    return made, recipe
+
+
+def _raw(words: torch.Tensor, kept: torch.Tensor) -> torch.Tensor:
+    """int16: the tiles that are not kept packed, the last one perhaps in part."""
+    whole = words.numel() // TILE
+    full = words[: whole * TILE].view(whole, TILE)[(~kept[:whole]).nonzero().view(-1)].view(-1)
+    if whole < kept.numel() and not bool(kept[-1]):
+        return torch.cat((full, words[whole * TILE :]))
+    return full
