@@ -15,8 +15,10 @@ if TYPE_CHECKING:
         fit,
         fitted,
         make_plan,
+        pack,
         placed,
         unfit,
+        unpack,
     )
 
 __all__ = [
@@ -29,8 +31,10 @@ __all__ = [
     "fit",
     "fitted",
     "make_plan",
+    "pack",
     "placed",
     "unfit",
+    "unpack",
 ]
 __version__ = "0.1.0"
 

@@ -39,6 +39,7 @@ SURFACE = {
     "plan": (MEMORY - {"--overlap", "--no-estimate", "--allow-cpu", "--report", "--trace"})
     - {"--verbose", "-v"}
     | {"--width", "--height", "--frames", "--batch", "--solve", "--dry-run", "--json"},
+    "pack": {"-o", "--out", "--unpack", "--json", "--quiet", "-q"},
     "doctor": {"--card", "--json", "--clear-cache"},
 }
 

@@ -16,8 +16,10 @@ PUBLIC = [
     "fit",
     "fitted",
     "make_plan",
+    "pack",
     "placed",
     "unfit",
+    "unpack",
 ]
 
 

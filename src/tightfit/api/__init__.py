@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from tightfit.api.coding import decode, encode
     from tightfit.api.fitting import fit, fitted, placed, unfit
+    from tightfit.api.packing import pack, unpack
     from tightfit.api.planning import make_plan
     from tightfit.api.result import Frames, Result
     from tightfit.api.work import Watching
@@ -20,8 +21,10 @@ __all__ = [
     "fit",
     "fitted",
     "make_plan",
+    "pack",
     "placed",
     "unfit",
+    "unpack",
 ]
 
 _HOMES = {
@@ -34,8 +37,10 @@ _HOMES = {
     "fit": "api.fitting",
     "fitted": "api.fitting",
     "make_plan": "api.planning",
+    "pack": "api.packing",
     "placed": "api.fitting",
     "unfit": "api.fitting",
+    "unpack": "api.packing",
 }
 
 

@@ -16,6 +16,7 @@ from tightfit.cli.decode import decode
 from tightfit.cli.demo import demo
 from tightfit.cli.doctor import doctor
 from tightfit.cli.encode import encode
+from tightfit.cli.pack import pack
 from tightfit.cli.plan import plan
 from tightfit.errors import Cancelled, TightfitError
 
@@ -35,6 +36,7 @@ app.command()(demo)
 app.command()(encode)
 app.command()(decode)
 app.command()(plan)
+app.command()(pack)
 app.command()(doctor)
 
 
@@ -58,10 +60,7 @@ def root(
 def run(arguments: Sequence[str]) -> int:
     """Run the command line `arguments`; the exit code (DESIGN §9)."""
     with _interrupts() as interrupts:
-        code = _run(arguments, interrupts)
-    if code == CANCELLED:
-        typer.echo("cancelled: nothing was written", err=True)
-    return code
+        return _run(arguments, interrupts)
 
 
 def _run(arguments: Sequence[str], interrupts: list[int]) -> int:
@@ -73,21 +72,32 @@ def _run(arguments: Sequence[str], interrupts: list[int]) -> int:
         if sentence:  # without one, the help was asked for by giving no command
             typer.echo(f"error: {sentence}. See `tightfit --help`.", err=True)
         return BAD_USAGE
-    except (typer.Abort, KeyboardInterrupt, Cancelled):
-        return CANCELLED
+    except (typer.Abort, KeyboardInterrupt, Cancelled) as error:
+        return _cancelled(error)
     except TightfitError as error:
         if interrupts:
-            return CANCELLED
+            return _cancelled(error)
         _complain(error)
         return error.exit_code
     except Exception as error:
         if interrupts:
-            return CANCELLED
+            return _cancelled(error)
         _complain(error)
         if {"-v", "--verbose"} & set(arguments):
             raise
         return FAILED
     return code if isinstance(code, int) else DONE
+
+
+def _cancelled(error: BaseException) -> int:
+    """Say what is there of the job: what a note of the interrupt tells, or nothing."""
+    notes = [
+        note
+        for each in (error, error.__cause__, error.__context__)
+        for note in getattr(each, "__notes__", ())
+    ]
+    typer.echo(f"cancelled: {notes[0] if notes else 'nothing was written'}", err=True)
+    return CANCELLED
 
 
 @contextmanager

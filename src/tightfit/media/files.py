@@ -65,10 +65,25 @@ def whole_folder(path: Path) -> Iterator[Path]:
             for file in temporary.iterdir():
                 _sync(file)
             _sync_folder(temporary)
-            _swap(temporary, target)
+            replace_folder(temporary, target)
     except BaseException:
         shutil.rmtree(temporary, ignore_errors=True)
         raise
+
+
+def replace_folder(temporary: Path, target: Path) -> None:
+    """Put `temporary` in the place of the folder `target`, which comes back if that fails."""
+    if target.exists():
+        old = _beside(target)
+        os.replace(target, old)
+        try:
+            os.replace(temporary, target)
+        except BaseException:
+            os.replace(old, target)
+            raise
+        shutil.rmtree(old, ignore_errors=True)
+    else:
+        os.replace(temporary, target)
     _sync_folder(target.parent)
 
 
@@ -166,21 +181,6 @@ def _full_disk(path: Path, needs: int | None, free: int) -> str:
 def _beside(target: Path) -> Path:
     """A free hidden name in the folder of `target`, with the same suffix."""
     return target.with_name(f".{target.stem[:40]}-{secrets.token_hex(4)}.part{target.suffix}")
-
-
-def _swap(temporary: Path, target: Path) -> None:
-    """Put `temporary` in the place of the folder `target`, which comes back if that fails."""
-    if not target.exists():
-        os.replace(temporary, target)
-        return
-    old = _beside(target)
-    os.replace(target, old)
-    try:
-        os.replace(temporary, target)
-    except BaseException:
-        os.replace(old, target)
-        raise
-    shutil.rmtree(old, ignore_errors=True)
 
 
 def _sync(file: Path) -> None:

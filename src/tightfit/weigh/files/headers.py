@@ -13,10 +13,11 @@ from typing import Any
 
 from tightfit.weigh.files.gguf_header import MAGIC, read_gguf
 from tightfit.weigh.files.safetensors_header import read_safetensors
+from tightfit.weigh.files.safetensors_layout import Layout, read_layout
 from tightfit.weigh.files.tensor_header import Header, TensorHeader, unreadable
 from tightfit.weigh.files.ties import without_copies
 
-__all__ = ["Header", "TensorHeader", "component_folders", "read_header"]
+__all__ = ["Header", "TensorHeader", "component_folders", "read_header", "safetensors_layout"]
 
 _PIPELINE = "model_index.json"
 _CONFIG = "config.json"
@@ -104,7 +105,24 @@ def _weights_of(path: Path) -> Path:
     raise unreadable(path, "it holds no .safetensors and no .gguf file")
 
 
+def safetensors_layout(path: Path) -> Layout:
+    """Where the tensors of the safetensors file at `path` lie, packed or not.
+
+    Raises `InputError` for a file that is missing, damaged or of another kind.
+    """
+    if path.is_dir() or not path.exists():
+        raise unreadable(path, "there is no such file")
+    if _is_gguf(path):
+        raise unreadable(path, "it is a GGUF file, where a safetensors file is needed")
+    return read_layout(path)
+
+
 def _single(path: Path) -> Header:
+    return read_gguf(path) if _is_gguf(path) else read_safetensors(path)
+
+
+def _is_gguf(path: Path) -> bool:
+    """Whether it is one, or may be safetensors. Raises `InputError` for pointers and pickles."""
     try:
         with path.open("rb", buffering=0) as file:
             start = file.read(_LONGEST_POINTER)
@@ -113,10 +131,10 @@ def _single(path: Path) -> Header:
     if start.startswith(_POINTER):
         raise unreadable(path, _pointer(start))
     if start.startswith(MAGIC):
-        return read_gguf(path)
+        return True
     if path.name.endswith(_PICKLES) or start.startswith(_PICKLE_MAGICS):
         raise unreadable(path, _no_pickles())
-    return read_safetensors(path)
+    return False
 
 
 def _sharded(index: Path) -> Header:
