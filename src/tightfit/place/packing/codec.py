@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from functools import cache
+from types import ModuleType
+
 import torch
 
 from tightfit.place.packing import plain
@@ -15,7 +18,7 @@ def decode(stored: torch.Tensor, recipe: Recipe, out: torch.Tensor) -> None:
     """Write the values that `stored` holds to `out`: queued on the current stream, no host wait.
 
     Args:
-        stored: flat uint8, at least `recipe.bytes`, aligned to 16 bytes.
+        stored: flat uint8, at least `recipe.bytes`, on a multiple of 16 bytes; so is `out`.
         recipe: that came with it.
         out: flat bf16 of `recipe.values`, on the device of `stored`.
 
@@ -33,9 +36,28 @@ def decode(stored: torch.Tensor, recipe: Recipe, out: torch.Tensor) -> None:
         )
     if stored.device != out.device or not stored.is_contiguous():
         raise ValueError(f"packed bytes on {stored.device} cannot be unpacked to {out.device}")
-    plain.decode(stored, recipe, out)
+    kernel = _kernel() if stored.device.type == "cuda" else None
+    if kernel is None:
+        plain.decode(stored, recipe, out)
+        return
+    if stored.data_ptr() % 16 or out.data_ptr() % 16:
+        raise ValueError("packed bytes, and what they unpack to, begin at a multiple of 16 bytes")
+    with torch.cuda.device_of(stored):
+        kernel.decode(stored, recipe, out)
 
 
 def decode_scratch(recipe: Recipe, device_type: str) -> int:
     """Bytes that `decode` takes beside `stored` and `out` on such a device, at most."""
+    if device_type == "cuda" and _kernel() is not None:
+        return 0
     return plain.scratch(recipe, device_type)
+
+
+@cache
+def _kernel() -> ModuleType | None:
+    """The one in Triton, where that is there; it comes with PyTorch for CUDA."""
+    try:
+        from tightfit.place.packing import kernel
+    except ImportError:
+        return None
+    return kernel
