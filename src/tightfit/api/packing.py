@@ -125,10 +125,10 @@ def _convert(way: Way, source: str | Path, out: str | Path, watcher: Watcher | N
 
 
 def _convert_file(way: Way, path: Path, goal: Path, progress: Progress) -> Part:
-    check_writable(goal, (_KIND,))
     opened = way.open(path)
     if opened is None:
         raise InputError(way.nothing(path))
+    check_writable(goal, (_KIND,))
     progress.expect(opened.work_bytes)
     with progress.on(path.name, opened.work_bytes) as tell:
         found = opened.finished(goal, tell) if goal.is_file() else None

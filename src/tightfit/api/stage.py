@@ -50,15 +50,17 @@ class Stage:
         try:
             self.folder.mkdir(exist_ok=True)
             self._lock = os.open(self.folder, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError as error:
+            raise InputError(f"Cannot write {self.out}: {error.strerror or error}.") from None
+        try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             self._unlock()
             raise InputError(
                 f"Cannot write {self.out}: another process is at it, in {self.folder}."
             ) from None
-        except OSError as error:
+        except OSError:  # a disk that knows no locks
             self._unlock()
-            raise InputError(f"Cannot write {self.out}: {error.strerror or error}.") from None
         self._prune()
         return self
 
@@ -68,8 +70,8 @@ class Stage:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Leave nothing behind where nothing was done."""
-        if self.folder.is_dir() and not self.done:
+        """Leave nothing behind where nothing was done, now or before."""
+        if not any(path.is_file() for path in self.folder.rglob("*")):
             shutil.rmtree(self.folder, ignore_errors=True)
         self._unlock()
 

@@ -86,16 +86,15 @@ def _run(arguments: Sequence[str], interrupts: list[int]) -> int:
         if {"-v", "--verbose"} & set(arguments):
             raise
         return FAILED
+    if code == CANCELLED:  # typer's answer to an interrupt
+        return _cancelled(None)
     return code if isinstance(code, int) else DONE
 
 
-def _cancelled(error: BaseException) -> int:
-    """Say what is there of the job: what a note of the interrupt tells, or nothing."""
-    notes = [
-        note
-        for each in (error, error.__cause__, error.__context__)
-        for note in getattr(each, "__notes__", ())
-    ]
+def _cancelled(error: BaseException | None) -> int:
+    """Say what is there of the job: what the interrupt's note tells, or nothing."""
+    cause = error.__cause__ if error is not None else None
+    notes = getattr(cause, "__notes__", ())
     typer.echo(f"cancelled: {notes[0] if notes else 'nothing was written'}", err=True)
     return CANCELLED
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tightfit.cli import options as o
+from tightfit.errors import Cancelled
 
 if TYPE_CHECKING:
     from tightfit.api.packing import PackSummary
@@ -38,7 +39,10 @@ def pack(
 
     work = api.unpack if unpack else api.pack
     with _bar("unpack" if unpack else "pack", shown=not quiet) as progress:
-        done = work(model, out, progress=progress)
+        try:
+            done = work(model, out, progress=progress)
+        except KeyboardInterrupt as interrupt:  # typer would drop the note of what is kept
+            raise Cancelled("The job was cancelled.") from interrupt
     if as_json:
         typer.echo(json.dumps(done.as_dict(), indent=2))
     else:
