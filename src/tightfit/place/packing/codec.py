@@ -18,7 +18,7 @@ def decode(stored: torch.Tensor, recipe: Recipe, out: torch.Tensor) -> None:
     """Write the values that `stored` holds to `out`: queued on the current stream, no host wait.
 
     Args:
-        stored: flat uint8, at least `recipe.bytes`, on a multiple of 16 bytes; so is `out`.
+        stored: flat uint8, at least `recipe.bytes`, on a multiple of 16 bytes.
         recipe: that came with it.
         out: flat bf16 of `recipe.values`, on the device of `stored`.
 
@@ -40,9 +40,9 @@ def decode(stored: torch.Tensor, recipe: Recipe, out: torch.Tensor) -> None:
     if kernel is None:
         plain.decode(stored, recipe, out)
         return
-    if stored.data_ptr() % 16 or out.data_ptr() % 16:
-        raise ValueError("packed bytes, and what they unpack to, begin at a multiple of 16 bytes")
-    with torch.cuda.device_of(stored):
+    if stored.data_ptr() % 16:
+        raise ValueError("packed bytes begin at a multiple of 16 bytes")
+    with torch.cuda.device(stored.device):
         kernel.decode(stored, recipe, out)
 
 

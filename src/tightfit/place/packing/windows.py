@@ -6,13 +6,13 @@ import torch
 
 from tightfit.place.packing.recipe import WINDOW
 
-_EVERY = 7
+EVERY = 15
 """One value of so many is looked at; odd, since weights repeat in powers of two."""
 _KINDS = 256
 
 
 def choose(
-    exponents: torch.Tensor, bits: int, *, every: int = _EVERY
+    exponents: torch.Tensor, bits: int, *, every: int = EVERY
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """The lowest exponent of the window of each tile, and what it misses.
 
@@ -29,25 +29,22 @@ def choose(
     """
     count, window = exponents.shape[0], WINDOW[bits]
     sample = exponents[:, ::every].to(torch.int32)
-    sample += torch.arange(0, count * _KINDS, _KINDS, dtype=torch.int32, device=sample.device)[
-        :, None
-    ]
+    places = torch.arange(0, count * _KINDS, _KINDS, dtype=torch.int32, device=sample.device)
+    sample += places[:, None]
     kinds = torch.bincount(sample.view(-1), minlength=count * _KINDS).view(count, _KINDS)
     least = 0
     if bits == 12:
         kinds[:, 0] = 0
         least = 1
-    below = torch.zeros(count, _KINDS + 1, dtype=torch.int32, device=exponents.device)
-    torch.cumsum(kinds, 1, dtype=torch.int32, out=below[:, 1:])
-    last = _KINDS - window + 1
-    covered = below[:, least + window :] - below[:, least:last]
-    total = below[:, -1:]
-    seen_top = (below < total).sum(1) - 1
-    top = torch.minimum(exponents.amax(1).long(), seen_top + 1).to(torch.int32)
-    tops = torch.arange(least + window - 1, _KINDS, dtype=torch.int32, device=exponents.device)
-    score = covered * _KINDS - (tops - top[:, None]).abs()
+    below = torch.cat((kinds.new_zeros(count, 1), kinds.cumsum(1)), dim=1)
+    covered = below[:, least + window :] - below[:, least : _KINDS - window + 1]
+    total, beyond = below.max(1)  # the first of equal ones: one above the largest that was seen
+    top = torch.minimum(exponents.amax(1), beyond)
+    tops = torch.arange(least + window - 1, _KINDS, device=exponents.device)
+    score = covered * _KINDS
+    score -= (tops - top[:, None]).abs_()
     best = score.argmax(1)
-    missed = total[:, 0].long() - covered.gather(1, best[:, None])[:, 0]
+    missed = total - covered.gather(1, best[:, None])[:, 0]
     return (best + least).to(torch.uint8), missed
 
 
