@@ -1,6 +1,7 @@
 """Decoding by one Triton kernel a buffer; imported only where Triton is.
 
-A program decodes a tile, or a share of one. All offsets are 64-bit.
+A program decodes a tile, or a share of one. All offsets are 64-bit. What is read from the tables
+is kept within the buffers, so that damaged bytes give wrong values and never touch other memory.
 """
 # mypy: disable-error-code="no-untyped-def, untyped-decorator, no-untyped-call, operator"
 
@@ -36,7 +37,7 @@ def decode(
     shares = shares or SHARES[recipe.bits]
     common = {"ORDERED": recipe.ordered, "TILE": TILE, "num_warps": warps or WARPS[recipe.bits]}
     codes = (at.codes, at.bases, at.starts)
-    rest = (at.exponents, at.order, at.raw, recipe.packed, recipe.values)
+    rest = (at.exponents, at.order, at.raw, recipe.packed, recipe.escapes, recipe.values)
     if recipe.bits == 12:
         _unpack_12[(recipe.tiles * shares,)](
             stored,
@@ -53,11 +54,12 @@ def decode(
 
 
 @triton.jit
-def _which(stored, order_at, place, ORDERED: tl.constexpr):
+def _which(stored, order_at, place, values, TILE: tl.constexpr, ORDERED: tl.constexpr):
     """The tile that the packed or raw tile `place` is."""
     if ORDERED:
         order = (stored + order_at).to(tl.pointer_type(tl.int32))
-        return tl.load(order + place).to(tl.int64)
+        last = (values - 1).to(tl.int64) // TILE
+        return tl.minimum(tl.maximum(tl.load(order + place).to(tl.int64), 0), last)
     return place
 
 
@@ -98,6 +100,7 @@ def _unpack_12(
     order_at,
     raw_at,
     packed,
+    escapes,
     values,
     SHARES: tl.constexpr,
     STEP: tl.constexpr,
@@ -108,15 +111,15 @@ def _unpack_12(
     WIDTH: tl.constexpr = HALF // SHARES
     place = (tl.program_id(0) // SHARES).to(tl.int64)
     share = tl.program_id(0) % SHARES
-    tile = _which(stored, order_at, place, ORDERED)
+    tile = _which(stored, order_at, place, values, TILE, ORDERED)
     words = out.to(tl.pointer_type(tl.int16))
     if place < packed:
         column = share * WIDTH + tl.arange(0, WIDTH)
         signs = stored + place * TILE
         base = tl.load(stored + bases_at + place).to(tl.int32)
         starts = (stored + starts_at).to(tl.pointer_type(tl.int32)) + place
-        first = tl.load(starts)
-        last = tl.load(starts + 1)
+        first = tl.maximum(tl.load(starts), 0)
+        last = tl.minimum(tl.load(starts + 1), escapes)
         code = tl.load(stored + codes_at + place * HALF + column, eviction_policy="evict_first").to(
             tl.int32
         )
@@ -142,6 +145,8 @@ def _unpack_12(
             while first < last:
                 real = index < last
                 position = tl.load(positions + index, mask=real, other=0).to(tl.int32)
+                position &= TILE - 1
+                real = real & (position < left)
                 real = real & ((position % HALF) // WIDTH == share)
                 exponent = tl.load(stored + exponents_at + index, mask=real, other=0).to(tl.int32)
                 sign = tl.load(signs + position, mask=real, other=0).to(tl.int32)
@@ -163,6 +168,7 @@ def _unpack_11(
     order_at,
     raw_at,
     packed,
+    escapes,
     values,
     ORDERED: tl.constexpr,
     TILE: tl.constexpr,
@@ -170,15 +176,15 @@ def _unpack_11(
     ROWS: tl.constexpr = 8
     WIDTH: tl.constexpr = TILE // ROWS
     place = tl.program_id(0).to(tl.int64)
-    tile = _which(stored, order_at, place, ORDERED)
+    tile = _which(stored, order_at, place, values, TILE, ORDERED)
     words = out.to(tl.pointer_type(tl.int16))
     if place < packed:
         column = tl.arange(0, WIDTH)
         signs = stored + place * TILE
         codes = stored + codes_at + place * (3 * WIDTH)
         base = tl.load(stored + bases_at + place).to(tl.int32)
-        first = tl.load((stored + starts_at).to(tl.pointer_type(tl.int32)) + place).to(tl.int64)
-        true = stored + exponents_at + first
+        first = tl.load((stored + starts_at).to(tl.pointer_type(tl.int32)) + place)
+        true = stored + exponents_at
         low = tl.load(codes + column, eviction_policy="evict_first").to(tl.int32)
         middle = tl.load(codes + WIDTH + column, eviction_policy="evict_first").to(tl.int32)
         high = tl.load(codes + 2 * WIDTH + column, eviction_policy="evict_first").to(tl.int32)
@@ -187,7 +193,7 @@ def _unpack_11(
         count = escaped - ((escaped >> 1) & 0x55)
         count = (count & 0x33) + ((count >> 2) & 0x33)
         count = (count + (count >> 4)) & 0x0F
-        rank = tl.cumsum(count, 0) - count
+        rank = tl.maximum(first, 0) + tl.cumsum(count, 0) - count
         target = words + tile * TILE
         left = values - tile * TILE
         for row in tl.static_range(ROWS):
@@ -195,7 +201,7 @@ def _unpack_11(
             code |= ((middle >> row) & 1) << 1
             code |= ((high >> row) & 1) << 2
             here = code == 7
-            listed = tl.load(true + rank, mask=here, other=0).to(tl.int32)
+            listed = tl.load(true + rank, mask=here & (rank < escapes), other=0).to(tl.int32)
             rank += here.to(tl.int32)
             index = row * WIDTH + column
             sign = tl.load(signs + index, eviction_policy="evict_first").to(tl.int32)

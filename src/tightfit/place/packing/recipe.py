@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import zlib
 from dataclasses import dataclass
 
 from tightfit.errors import InputError
@@ -22,6 +23,7 @@ _TEXT = re.compile(
     r"tightfit-packed version=(?P<version>\d{1,9}) bits=(?P<bits>\d{1,3})"
     r" values=(?P<values>\d{1,18}) bytes=(?P<bytes>\d{1,18}) packed=(?P<packed>\d{1,18})"
     r" escapes=(?P<escapes>\d{1,18}) ordered=(?P<ordered>[01]) tail=(?P<tail>packed|raw)"
+    r" crc=(?P<crc>[0-9a-f]{8})"
 )
 
 
@@ -119,11 +121,12 @@ class Recipe:
 
     def to_text(self) -> str:
         """One short line, for the metadata of a file."""
-        return (
+        text = (
             f"tightfit-packed version={self.version} bits={self.bits} values={self.values}"
             f" bytes={self.bytes} packed={self.packed} escapes={self.escapes}"
             f" ordered={int(self.ordered)} tail={'raw' if self.tail_raw else 'packed'}"
         )
+        return f"{text} crc={_sum_of(text)}"
 
     @classmethod
     def from_text(cls, text: str) -> Recipe:
@@ -140,6 +143,10 @@ class Recipe:
             raise InputError(
                 f"Weights packed in version {figures['version']} of the format; this program"
                 f" reads version {VERSION}. Try a newer tightfit."
+            )
+        if _sum_of(text.rpartition(" crc=")[0]) != match["crc"]:
+            raise InputError(
+                f"A recipe of packed weights was changed after it was written: {text}."
             )
         recipe = cls(
             **figures,
@@ -171,6 +178,10 @@ class Recipe:
             wrong = f"{self.bytes} bytes are said, and {self.sections.end} follow from the rest"
         if wrong is not None:
             raise InputError(f"A recipe of packed weights does not add up: {wrong} ({text}).")
+
+
+def _sum_of(text: str) -> str:
+    return f"{zlib.crc32(text.encode()):08x}"
 
 
 def aligned(length: int) -> int:
