@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
@@ -60,18 +61,22 @@ def pack_file(original: Layout, target: Path, tell: Tell) -> Counts:
     """
     start = _room_for_header(original)
     made = _Made(original)
-    with target.open("wb") as out:
+    with target.open("wb") as out, ThreadPoolExecutor(1) as beside:
         out.seek(start)
         rest: list[Entry] = []
         for entry in original.entries:
+            if entry.dtype != "BF16" or entry.nbytes < SMALLEST:
+                rest.append(entry)
+                continue
             own = own_bytes(original, entry)
-            packed = _smaller(entry, own)
+            digest = beside.submit(hash_of, own)
+            packed = _smaller(own)
             if packed is None:
                 rest.append(entry)
                 continue
             stored, recipe = packed
             _write(out, stored)
-            made.add(entry, hash_of(own), stored.nbytes, recipe)
+            made.add(entry, digest.result(), stored.nbytes, recipe)
             tell(entry.nbytes)
         for entry in rest:
             own = own_bytes(original, entry)
@@ -183,16 +188,14 @@ class _Made:
         return json.dumps(content, separators=(",", ":")).encode("ascii")
 
 
-def _smaller(entry: Entry, own: torch.Tensor) -> tuple[torch.Tensor, str] | None:
-    """The bytes to store and their recipe; None for what stays as it is."""
-    if entry.dtype != "BF16" or entry.nbytes < SMALLEST:
-        return None
+def _smaller(own: torch.Tensor) -> tuple[torch.Tensor, str] | None:
+    """The bytes to store of a bf16 tensor, and their recipe; None where it stays as it is."""
     found = encode(values_of(own, torch.bfloat16))
     if found is None:
         return None
     stored, recipe = found
     text = recipe.to_text()
-    if stored.nbytes >= entry.nbytes or len(_within_json(text)) > _RECIPE_ROOM:
+    if stored.nbytes >= own.nbytes or len(_within_json(text)) > _RECIPE_ROOM:
         return None
     return stored, text
 
