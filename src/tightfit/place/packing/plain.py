@@ -7,12 +7,13 @@ from collections.abc import Iterator
 import torch
 
 from tightfit.place.packing.recipe import TILE, Recipe, Sections, code_bytes
-from tightfit.units import MIB
 
 _PIECE = {"cuda": 256}
 """Tiles that are decoded at once, by device; few elsewhere, which stay in a CPU's cache."""
 _FEW = 32
 _SIGN_AND_MANTISSA = -0x8000 | 0x7F
+_SMALL = 64 * 1024
+"""Bytes for what does not grow with the piece."""
 _ROWS = 8
 """Of a tile, where bits of 11-bit codes are grouped."""
 
@@ -31,9 +32,9 @@ def decode(stored: torch.Tensor, recipe: Recipe, out: torch.Tensor) -> None:
 
 
 def scratch(recipe: Recipe, device_type: str) -> int:
-    """Bytes taken meanwhile, at most: 16 a value of one piece, 40 where 11-bit escapes are read."""
+    """Bytes taken meanwhile, at most; measured 7 a value of one piece with 12 bits, 12 with 11."""
     count = min(recipe.packed, _piece(device_type)) * TILE
-    return count * (16 if recipe.bits == 12 else 40) + MIB
+    return count * (8 if recipe.bits == 12 else 14) + _SMALL
 
 
 def _piece(device_type: str) -> int:
@@ -107,6 +108,7 @@ def _exponents_of_11(
             index = torch.arange(count * TILE, device=codes.device)
             index += starts[first]
             true = true[index.clamp_(max=recipe.escapes - 1)]
+            del index
         ordered.masked_scatter_(escaped, true)
     return ordered.transpose(1, 2).reshape(count, TILE)
 
