@@ -23,6 +23,7 @@ class Unit:
         parts: the modules in it that own tensors, in order, where they are known; their bytes add
             up to the unit's, and they have no parts themselves.
         stays: why it cannot be streamed; None is that it can.
+        unpacked: bytes that it is unpacked to, whole, for each use; 0 where it is not packed.
     """
 
     name: str
@@ -32,6 +33,7 @@ class Unit:
     share: float | None = None
     parts: tuple[Unit, ...] = ()
     stays: str | None = None
+    unpacked: int = 0
 
     def __post_init__(self) -> None:
         """Refuse what cannot be a unit."""

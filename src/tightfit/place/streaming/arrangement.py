@@ -113,9 +113,7 @@ class Arrangement:
             if not placement.fits_ring(number, passing, slots=slots):
                 placement.open_ring(number, passing, slots=slots, compares=self._compares)
         assert self._binding is not None
-        self._binding.rebind(
-            [placement.passing(group) for passing in rings.values() for group in passing]
-        )
+        self._binding.rebind([placement.passing(group) for group in groups if group.passes])
         self.residency, self.groups = residency, groups
         self._inventory = self._placement.inventory(self._scan.helds)
         self._is_whole, self._is_torn = True, False
@@ -130,12 +128,17 @@ class Arrangement:
             for number, passing in _by_ring(groups).items()
             if placement.fits_ring(number, passing, slots=_slots(number, residency))
         ]
+        scratch = max((group.layout.bytes for group in groups if group.packed), default=0)
+        if placement.scratch_bytes not in (0, scratch):
+            keep = []  # they unpack into it
         freed = placement.close_rings(keep=keep)
         freed += placement.drop_all_but(group for group in groups if group.stays)
+        if placement.scratch_bytes not in (0, scratch):
+            freed += placement.close_scratch()
         if freed:
             self._card.trim()
         passing = [group for group in groups if not group.stays]
-        placement.choose(passing)
+        placement.choose(group for group in passing if not group.packed)
         placement.pack_all(passing)
         for group in passing:
             placement.hide(group)
@@ -145,6 +148,7 @@ class Arrangement:
     ) -> tuple[Residency, tuple[Group, ...]]:
         """Put on the card what stays; within `room`, as much of it as fits beside the rings."""
         placement = self._placement
+        placement.open_scratch(groups)
         if room is None:
             for group in groups:
                 if group.stays:
@@ -167,7 +171,7 @@ class Arrangement:
                         hold.fit(self._ring_sizes(residency, groups))
                         continue
                 placement.stay(waiting[0])
-                watch.placed(waiting[0].layout.bytes)
+                watch.placed(placement.taken_by(waiting[0]))
             watch.look()
         finally:
             hold.release()
@@ -179,7 +183,7 @@ class Arrangement:
         for number, passing in _by_ring(groups).items():
             slots = _slots(number, residency)
             if not self._placement.fits_ring(number, passing, slots=slots):
-                slot = slot_of([group.layout.bytes for group in passing])
+                slot = slot_of([self._placement.stored_bytes(group) for group in passing])
                 sizes.append(slot * min(slots, len(passing)))
         return sizes
 
@@ -200,6 +204,7 @@ class Arrangement:
         self._is_whole, self._is_torn = False, True
         self._placement.close_rings(keep=())
         self._placement.drop_all_but(())
+        self._placement.close_scratch()
         for group in self.groups:
             self._placement.hide(group)
         anchors = {anchor for group in self.groups for anchor in group.anchors}

@@ -22,6 +22,7 @@ from tightfit.place.streaming.groups import Group
 from tightfit.place.streaming.master import Master
 from tightfit.place.streaming.ring import Ring
 from tightfit.place.streaming.running import Call, Running
+from tightfit.place.streaming.scratch import Kept
 from tightfit.place.streaming.seat import Seat
 from tightfit.place.streaming.tracing import Tracer
 from tightfit.place.streaming.within import ByItself, StandIn, has_hooks, may_stand_in
@@ -33,7 +34,7 @@ _SHOW_NOTHING: tuple[torch.Tensor, ...] = ()
 
 @dataclass(eq=False)
 class Passing:
-    """A group that passes through a ring.
+    """A group that passes through a ring, or is unpacked where it is.
 
     Attributes:
         group: its tensors and anchors.
@@ -48,7 +49,7 @@ class Passing:
 
     group: Group
     arena: Master
-    ring: Ring
+    ring: Ring | Kept
     seats: Sequence[tuple[Seat, int]]
     away: Sequence[torch.Tensor]
     head: nn.Module

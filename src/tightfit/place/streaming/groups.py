@@ -32,6 +32,7 @@ class Group:
     Attributes:
         name: of the piece.
         stays: on the card all the time; else it is copied for each use.
+        packed: stored in fewer bytes, and unpacked for each use.
         layout: of its tensors in one buffer, ties once.
         held: every place that a tensor of it is held in.
         places: for each of `held`, the index in `layout`.
@@ -48,6 +49,12 @@ class Group:
     anchors: tuple[str, ...]
     head: str
     ring: int = 0
+    packed: bool = False
+
+    @property
+    def passes(self) -> bool:
+        """Whether it has to be brought for each use: copied, or unpacked."""
+        return self.packed or not self.stays
 
 
 class Scan:
@@ -109,14 +116,16 @@ def _groups(
             found[key] = at
         members[found[key]].append(held)
     names = [piece.name for piece in residency.pieces]
+    packed = [piece.packed for piece in residency.pieces]
     groups = []
     for at in sorted(members):
         stays = at < 0 or residency.stays[at]
         name = "(empty)" if at < 0 else names[at]
         head = _head(name, blocks, members[at])
-        groups.append(_group(name, stays, members[at], head, foreign))
+        group = _group(name, stays, members[at], head, foreign)
+        groups.append(replace(group, packed=at >= 0 and packed[at]))
     torn = _torn(helds)
-    for held in (held for group in groups if not group.stays for held in group.held):
+    for held in (held for group in groups if group.passes for held in group.held):
         if held.path in torn:
             raise UsageError(
                 f"`{held.path}` and `{torn[held.path]}` are different views of the same bytes; "

@@ -7,6 +7,7 @@ from abc import ABC, abstractmethod
 import torch
 
 from tightfit.card.lanes import Lane
+from tightfit.place.packing.packed import Packed
 from tightfit.place.streaming.layout import Layout
 
 
@@ -31,14 +32,21 @@ class Master(Source):
     """The true values of weights that move as one; nothing is ever copied back to them.
 
     Attributes:
-        layout: where each tensor lies in a slot.
-        views: the tensors on the host.
+        layout: where each tensor lies when it is used.
+        views: the tensors on the host; none where they are packed.
         pinned: the driver holds all bytes in place.
+        packed: how the bytes become tensors; None is that they are used as they lie.
     """
 
     layout: Layout
     views: tuple[torch.Tensor, ...]
     pinned: bool = False
+    packed: Packed | None = None
+
+    @property
+    def bytes(self) -> int:
+        """That are copied for one use, and that a slot needs."""
+        return self.layout.bytes if self.packed is None else self.packed.stored
 
     @property
     @abstractmethod

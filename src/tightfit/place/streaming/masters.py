@@ -99,7 +99,7 @@ class Masters:
     @property
     def arena_bytes(self) -> int:
         """Of masters that are packed, pinned or not."""
-        return sum(each.layout.bytes for each in self._there if isinstance(each, Arena))
+        return sum(each.bytes for each in self._there if isinstance(each, Arena))
 
     @property
     def filed_bytes(self) -> int:
@@ -172,6 +172,18 @@ class Masters:
         if not arena.at_once:
             self._open_bounce()
         return arena
+
+    def adopt(self, arena: Arena, *, pin: bool) -> None:
+        """Take the master that somebody else has made, and hold it in place if it is to stream."""
+        if self._room is None:
+            self._room = host_room(read_host_memory())
+        self._largest = max(self._largest, arena.bytes)
+        arena.at_once = not self._waits
+        self._there.add(arena)
+        if pin:
+            self.pin(arena)
+        if pin and not arena.at_once:
+            self._open_bounce()
 
     def pin(self, master: Master) -> bool:
         """Hold `master` in place, if that is allowed and of use; whether it is held."""

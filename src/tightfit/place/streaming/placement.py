@@ -12,29 +12,39 @@ import torch
 from torch import nn
 
 from tightfit.card.base import Card
+from tightfit.errors import UsageError
 from tightfit.place.streaming.binding import Binding, Passing
 from tightfit.place.streaming.caches import forget_cached
 from tightfit.place.streaming.groups import Group
 from tightfit.place.streaming.inventory import Inventory
 from tightfit.place.streaming.master import Master
 from tightfit.place.streaming.masters import Masters, Wish
+from tightfit.place.streaming.packed_arena import packed_arena
 from tightfit.place.streaming.pinned import pages
 from tightfit.place.streaming.placeholders import Placeholders
 from tightfit.place.streaming.ring import Copies, Ring
+from tightfit.place.streaming.scratch import Kept, Scratch
 from tightfit.place.streaming.seat import Seat
 from tightfit.place.streaming.tracing import Tracer
 from tightfit.weigh.tensors import Held, Kind, identity, walk
 
-_Key = tuple[int, ...]
-"""The tensors of a group, by their ids: two groups with the same ones have the same layout."""
+_Key = tuple[bool, tuple[int, ...]]
+"""Whether a group is packed, and its tensors by their ids: two with the same have one layout."""
 
 
 @dataclass(eq=False)
 class _Resident:
-    """A group on the card: its own buffer, which goes to the driver alone."""
+    """A group on the card: its own buffer, which goes to the driver alone.
+
+    Attributes:
+        group: which.
+        buffer: its bytes; packed, if `master` is there.
+        master: of what is packed, else None.
+    """
 
     group: Group
     buffer: torch.Tensor
+    master: Master | None = None
 
 
 @dataclass(eq=False)
@@ -82,6 +92,7 @@ class Placement:
         self._residents: dict[_Key, _Resident] = {}
         self._masters: dict[_Key, _Kept] = {}
         self._rings: dict[int, _OpenRing] = {}
+        self.scratch: Scratch | None = None
         self.past: list[Copies] = []
         self.table_bytes = 0
         if card.kind == "cuda":  # it would choose other algorithms, other bits, by what is free
@@ -93,6 +104,7 @@ class Placement:
         stack.callback(self._placeholders.clear)
         stack.callback(_restore, self._seats)
         stack.callback(self._residents.clear)
+        stack.callback(self.close_scratch)
         stack.callback(host.close)
         stack.callback(self._unpin)
         stack.callback(self.close_rings, keep=())
@@ -103,7 +115,7 @@ class Placement:
     @property
     def resident_bytes(self) -> int:
         """Of the groups on the card."""
-        return sum(each.group.layout.bytes for each in self._residents.values())
+        return sum(each.buffer.nbytes for each in self._residents.values())
 
     @property
     def rings(self) -> list[Ring]:
@@ -142,6 +154,10 @@ class Placement:
 
     def pack_all(self, groups: Iterable[Group]) -> None:
         """The masters of all `groups`, several at once."""
+        groups = list(groups)
+        for group in groups:
+            if group.packed:
+                self.pack(group)
         missing = {_key(group): group for group in groups if _key(group) not in self._masters}
         wishes = deque(self._wish(group) for group in missing.values())
         for (key, group), master in zip(missing.items(), self.host.take_all(wishes), strict=True):
@@ -152,9 +168,19 @@ class Placement:
         """The master of `group`, made the first time; masters that nothing needs any more go."""
         key = _key(group)
         if key not in self._masters:
-            self._masters[key] = _Kept(self.host.take(self._wish(group)))
+            self._masters[key] = _Kept(self._taken(group))
             self._settle(key, self._seats_of(group))
         return self._masters[key].master
+
+    def _taken(self, group: Group) -> Master:
+        wish = self._wish(group)
+        if not group.packed:
+            return self.host.take(wish)
+        found = packed_arena(self._card, wish.layout, wish.tensors)
+        if found is None:
+            raise UsageError(f"`{group.name}` takes no fewer bytes when it is packed.")
+        self.host.adopt(found, pin=not group.stays)
+        return found
 
     def _wish(self, group: Group) -> Wish:
         unique = {at: seat.master for seat, at in reversed(self._seats_of(group))}
@@ -163,7 +189,7 @@ class Placement:
     def _settle(self, key: _Key, each: Sequence[tuple[Seat, int]]) -> None:
         kept = self._masters[key]
         ids = {id(seat.tensor) for seat, _ in each}
-        for seat, at in each:
+        for seat, at in each if kept.master.packed is None else ():
             seat.settle(kept.master.views[at])
         kept.users |= ids
         for other in [k for k, m in self._masters.items() if m is not kept and m.users & ids]:
@@ -177,7 +203,7 @@ class Placement:
         idle = [self._masters[key].master for key in self._residents if key in self._masters]
         for group in groups:
             master = self._masters[_key(group)].master
-            size = pages(group.layout.bytes)
+            size = pages(master.bytes)
             if master.pinned or master.whole is None or size > pins.budget:
                 continue
             while idle and pins.bytes + size > pins.budget:
@@ -196,6 +222,9 @@ class Placement:
         key = _key(group)
         if key in self._residents:
             return
+        if group.packed:
+            self._keep_packed(group)
+            return
         buffer = torch.empty(group.layout.bytes, dtype=torch.uint8, device=self._card.device)
         views = group.layout.views(buffer)
         master = self._masters[key].master if key in self._masters else None
@@ -208,6 +237,14 @@ class Placement:
                 done.add(at)
             seat.bring(views[at])
         self._residents[key] = _Resident(group, buffer)
+
+    def _keep_packed(self, group: Group) -> None:
+        """Put `group` on the card as it is stored; its tensors show that they are away."""
+        master = self.pack(group)
+        buffer = torch.empty(master.bytes, dtype=torch.uint8, device=self._card.device)
+        self._bring(master, buffer)
+        self.hide(group)
+        self._residents[_key(group)] = _Resident(group, buffer, master)
 
     def _bring(self, master: Master, buffer: torch.Tensor) -> None:
         """Copy what was streamed so far; what is not in memory is read as it is for each use."""
@@ -227,10 +264,12 @@ class Placement:
         kept = {_key(group) for group in groups}
         freed = 0
         for key in [key for key in self._residents if key not in kept]:
-            group = self._residents[key].group
-            self.hide(group)
+            gone = self._residents[key]
+            self.hide(gone.group)
+            if gone.master is not None and self.scratch is not None:
+                self.scratch.forget(gone.master)
             del self._residents[key]
-            freed += group.layout.bytes
+            freed += gone.buffer.nbytes
         return freed
 
     def hide(self, group: Group) -> None:
@@ -253,6 +292,36 @@ class Placement:
                 self.past.append(self._rings.pop(number).ring.copies)
         return freed
 
+    def open_scratch(self, groups: Iterable[Group]) -> None:
+        """Memory that those of `groups` that are packed are unpacked into; none where none is."""
+        size = max((group.layout.bytes for group in groups if group.packed), default=0)
+        if self.scratch is None and size:
+            self.scratch = Scratch(self._card, self._compute, size)
+
+    def close_scratch(self) -> int:
+        """Let that memory go: the card is done with it, and no ring is open that unpacks into it.
+
+        How many bytes.
+        """
+        freed = self.scratch_bytes
+        if self.scratch is not None:
+            self.scratch.close()
+            self.scratch = None
+        return freed
+
+    @property
+    def scratch_bytes(self) -> int:
+        """Of what packed weights are unpacked into."""
+        return 0 if self.scratch is None else self.scratch.bytes
+
+    def stored_bytes(self, group: Group) -> int:
+        """That are copied for a use of `group`, whose master is there."""
+        return self._masters[_key(group)].master.bytes
+
+    def taken_by(self, group: Group) -> int:
+        """On the card, by `group`, which is there."""
+        return self._residents[_key(group)].buffer.nbytes
+
     def fits_ring(self, number: int, groups: Sequence[Group], *, slots: int) -> bool:
         """Whether a ring is open for exactly these groups with so many slots."""
         found = self._rings.get(number)
@@ -266,16 +335,29 @@ class Placement:
         """Slots that `groups`, packed, pass through."""
         arenas = [self.pack(group) for group in groups]
         self._pin_again(groups)
-        ring = Ring(self._card, self._lane, self._compute, arenas, slots=slots, compares=compares)
+        ring = Ring(
+            self._card,
+            self._lane,
+            self._compute,
+            arenas,
+            slots=slots,
+            scratch=self.scratch,
+            compares=compares,
+        )
         keys = tuple(_key(group) for group in groups)
         self._rings[number] = _OpenRing(ring, keys, slots)
 
     def passing(self, group: Group) -> Passing:
-        """How a hidden `group` passes through its ring, which is open."""
+        """How a hidden `group` passes through its ring, which is open, or is unpacked."""
         each = self._seats_of(group)
         away = [self._placeholders.like(seat.master) for seat, _ in each]
-        ring = self._rings[group.ring].ring
-        return Passing(group, self.pack(group), ring, each, away, self._heads[group.head])
+        through: Ring | Kept
+        if group.stays:
+            assert self.scratch is not None
+            through = Kept(self._residents[_key(group)].buffer, self.scratch)
+        else:
+            through = self._rings[group.ring].ring
+        return Passing(group, self.pack(group), through, each, away, self._heads[group.head])
 
     def bring_tables(self) -> None:
         """Put tables that modules keep as plain attributes on the card."""
@@ -326,7 +408,7 @@ def _key(group: Group) -> _Key:
     first: dict[int, int] = {}
     for held, at in zip(group.held, group.places, strict=True):
         first.setdefault(at, id(held.tensor))
-    return tuple(first.values())
+    return group.packed, tuple(first.values())
 
 
 def _restore(seats: dict[int, Seat]) -> None:

@@ -12,6 +12,7 @@ from tightfit.card.lanes import Lane, Mark, Queue
 from tightfit.errors import BooksError, UsageError
 from tightfit.place.streaming.berths import laps_of, slot_of
 from tightfit.place.streaming.master import Master
+from tightfit.place.streaming.scratch import Scratch
 from tightfit.place.streaming.succession import Succession
 from tightfit.units import format_bytes
 
@@ -27,7 +28,7 @@ class Berth:
         arena: that master.
         start, end: its bytes, counted through all the memory there is.
         part: those bytes on the card.
-        views: the tensors of `arena` in them.
+        views: the tensors of `arena` in them; none where it is packed.
         free: passed when nothing reads it any more; None until it was used.
         ready: passed when what it holds has arrived.
         users: who uses it now; while there is one, it keeps what it holds.
@@ -77,11 +78,13 @@ class Ring:
         arenas: Sequence[Master],
         *,
         slots: int,
+        scratch: Scratch | None = None,
         compares: bool = False,
     ) -> None:
         """`arenas` are the masters that pass, in the order they are expected.
 
-        There is room for `slots` of the largest. Where it `compares`, the host waits for each copy
+        There is room for `slots` of the largest. What is packed is unpacked into `scratch`, and its
+        bytes here are free then. Where it `compares`, the host waits for each copy
         and looks whether it is its master's. Raises `UsageError` for no slots, and what the card
         raises when it is full.
         """
@@ -95,8 +98,9 @@ class Ring:
         self._coming = Succession(self._arenas)
         self._lingers: Berth | None = None
         self._blocks: Berth | None = None
+        self._scratch = scratch
         self._compares = compares
-        sizes = [arena.layout.bytes for arena in arenas]
+        sizes = [arena.bytes for arena in arenas]
         slots = min(slots, len(sizes))
         self.slot_bytes = slot_of(sizes)
         laps = laps_of(sizes, slots)
@@ -115,6 +119,8 @@ class Ring:
 
     def is_full_for(self, arena: Master) -> bool:
         """Whether so much is in use for others that taking `arena` would need one slot more."""
+        if arena.packed is not None and self._unpacked.is_full_for(arena):
+            return True
         return arena not in self._there and self._free_berth(arena) is None
 
     def take(self, arena: Master, user: object) -> tuple[torch.Tensor, ...]:
@@ -123,6 +129,8 @@ class Ring:
         Has to be followed by `leave` with the same `user`, whatever happens. Raises `BooksError`
         where it compares and something else arrived.
         """
+        if arena.packed is not None and self._unpacked.holds(arena):
+            return self._unpacked.take(arena, None, user)
         berth = self._there.get(arena)
         surprised = berth is None or self._lingers is not None
         self._lingers = None
@@ -132,11 +140,14 @@ class Ring:
             berth = self._free_berth(arena) or self._grow(arena)
             self.copies.late += 1
             self._fetch(berth)
-        berth.users.add(user)
+        if arena.packed is None:
+            berth.users.add(user)
         berth.waits = False
         assert berth.ready is not None
         self._compute.wait(berth.ready)
         self._coming.saw(arena)
+        if arena.packed is not None:
+            return self._unpack(berth, user)
         if surprised:
             self.ahead()
         if self._compares:
@@ -149,6 +160,8 @@ class Ring:
         Its bytes are filled anew at once; where it `lingers`, only when another is taken: it may
         be needed again soon.
         """
+        if arena.packed is not None:
+            return self._unpacked.leave(arena, user)
         berth = self._there.get(arena)
         if berth is None or user not in berth.users:
             return berth is None or not berth.users
@@ -189,6 +202,20 @@ class Ring:
         self._berths.clear()
         self._buffers.clear()
 
+    @property
+    def _unpacked(self) -> Scratch:
+        assert self._scratch is not None
+        return self._scratch
+
+    def _unpack(self, berth: Berth, user: object) -> tuple[torch.Tensor, ...]:
+        """The tensors of what arrived; the next can be copied to where it lies."""
+        if self._compares:
+            self._compare(berth)
+        views = self._unpacked.take(berth.arena, berth.part, user)
+        berth.free = self._compute.mark(again=berth.free)
+        self.ahead()
+        return views
+
     def _under(self, berth: Berth) -> list[Berth]:
         """What lies where `berth` is."""
         start, end = berth.start, berth.end
@@ -221,7 +248,7 @@ class Ring:
     def _fetch(self, berth: Berth) -> None:
         """Whatever interrupts this: what is there never claims bytes that it does not hold."""
         arena = berth.arena
-        size = arena.layout.bytes
+        size = arena.bytes
         waited = False
         for other in self._under(berth):
             if other.free is not None:
@@ -240,7 +267,7 @@ class Ring:
         self.copies.bytes += size
 
     def _compare(self, berth: Berth) -> None:
-        buffer, size = berth.arena.buffer, berth.arena.layout.bytes
+        buffer, size = berth.arena.buffer, berth.arena.bytes
         arrived = berth.part.cpu() if size else buffer
         wrong = int((arrived != buffer).sum())
         if wrong:
@@ -253,11 +280,12 @@ class Ring:
         """Made when it is first wanted; from then on it is the same."""
         found = self._berths.get((arena, start))
         if found is None:
-            size = arena.layout.bytes
+            size = arena.bytes
             buffer, base = self._memory(start)
             with torch.inference_mode(False), torch.no_grad():
                 part = buffer[start - base : start - base + size]
-                found = Berth(arena, start, start + size, part, arena.layout.views(part))
+                views = arena.layout.views(part) if arena.packed is None else ()
+                found = Berth(arena, start, start + size, part, views)
             self._berths[arena, start] = found
         return found
 

@@ -115,7 +115,12 @@ class Streaming:
     @property
     def bytes(self) -> int:
         """On the card, one element of each dtype apart that stands for weights that are away."""
-        return self.resident_bytes + self.ring_bytes
+        return self.resident_bytes + self.ring_bytes + self.scratch_bytes
+
+    @property
+    def scratch_bytes(self) -> int:
+        """Of what packed weights are unpacked into."""
+        return self._placement.scratch_bytes
 
     @property
     def ring_bytes(self) -> int:

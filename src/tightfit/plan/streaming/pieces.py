@@ -26,6 +26,7 @@ class Piece:
         converted: see `Unit`.
         time: its part of the compute time of one call; over all pieces these add up to 1.
         stays: it cannot be streamed.
+        packed: it is stored in fewer bytes, and unpacked to `converted` for each use.
     """
 
     name: str
@@ -35,6 +36,7 @@ class Piece:
     converted: int
     time: float
     stays: bool
+    packed: bool = False
 
 
 def pieces_of(units: Sequence[Unit], level: Level, *, convert: Convert) -> tuple[Piece, ...]:
@@ -56,9 +58,14 @@ def pieces_of(units: Sequence[Unit], level: Level, *, convert: Convert) -> tuple
     return tuple(found)
 
 
-def most_converted(units: Iterable[Unit]) -> int:
-    """The bytes of the one scratch that every converted weight is written to."""
-    return max((unit.scratch for unit in units), default=0)
+def most_converted(units: Iterable[Unit], pieces: Iterable[Piece]) -> int:
+    """The bytes of the one scratch that every converted weight of `units` is written to.
+
+    What is packed is unpacked `pieces` by pieces.
+    """
+    converted = max((unit.scratch for unit in units), default=0)
+    unpacked = max((piece.converted for piece in pieces if piece.packed), default=0)
+    return max(converted, unpacked)
 
 
 def _times(units: Sequence[Unit]) -> list[float]:
@@ -75,7 +82,9 @@ def _piece(unit: Unit, convert: Convert, time: float, stays: bool, *, apart: boo
     slot = moved
     if apart and unit.leaf < unit.bytes:
         slot = max(unit.leaf, unit.scratch) if convert == "host" else unit.leaf
-    return Piece(unit.name, unit.bytes, moved, slot, unit.scratch, time, stays)
+    packed = bool(unit.unpacked)
+    converted = max(unit.scratch, unit.unpacked)
+    return Piece(unit.name, unit.bytes, moved, slot, converted, time, stays, packed)
 
 
 def _once_converted(unit: Unit) -> int:

@@ -93,7 +93,7 @@ def resident_option(units: Sequence[Unit]) -> Option:
     """Everything stays; converted copies still need their scratch."""
     pieces = pieces_of(units, "block", convert="card")
     weight = sum(unit.bytes for unit in units)
-    return Option(NO_RING, pieces, -1, weight, 0, 0, most_converted(units), False)
+    return Option(NO_RING, pieces, -1, weight, 0, 0, most_converted(units, pieces), False)
 
 
 def streamed_options(
@@ -103,16 +103,16 @@ def streamed_options(
 
     A slot smaller than some pieces keeps those resident; `slots` slots and fewer are offered.
     """
-    scratch = most_converted(units)
     levels: list[Level] = ["block"]
     if any(unit.leaf < unit.bytes for unit in units):
         levels.append("leaf")
     pieces: tuple[Piece, ...] = ()
     for level in levels:
         pieces = pieces_of(units, level, convert=convert)
+        scratch = most_converted(units, pieces)
         yield from slotted(pieces, level, slots=slots, scratch=scratch, convert=convert)
-    if convert == "card" and scratch:
-        yield from _sliced(pieces, scratch, slots)
+    if convert == "card" and any(unit.scratch for unit in units):
+        yield from _sliced(pieces, most_converted(units, pieces), slots)
 
 
 def slotted(

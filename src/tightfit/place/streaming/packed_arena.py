@@ -1,0 +1,68 @@
+"""Masters in fewer bytes: weights that move as one, packed once, and unpacked for each use."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from tightfit.card.base import Card
+from tightfit.place.packing.packed import Packed, Span, pack
+from tightfit.place.streaming.arena import Arena
+from tightfit.place.streaming.layout import Layout
+from tightfit.place.streaming.memory import mapping
+
+_TIMES = 10
+"""Of the bytes that are packed, what packing them takes on a card at most, with room to spare."""
+_LEAST_ROOM = 256 << 20
+
+
+class PackedArena(Arena):
+    """Bytes that `packed` tells how to read; the tensors that they were made of stay as they are.
+
+    Attributes:
+        layout: where each tensor lies when it is unpacked.
+        views: none.
+    """
+
+    def __init__(self, layout: Layout, packed: Packed, parts: Sequence[torch.Tensor]) -> None:
+        """`parts` as `tightfit.place.packing.packed.pack` gave them, on any device."""
+        self.layout = layout
+        self.packed = packed
+        self.views = ()
+        self.whole = self._buffer = mapping(packed.stored)
+        self.pinned = False
+        self.at_once = True
+        for stretch, part in zip(packed.stretches, parts, strict=True):
+            self._buffer[stretch.at : stretch.at + stretch.stored].copy_(part)
+
+
+def packed_arena(card: Card, layout: Layout, tensors: Sequence[torch.Tensor]) -> PackedArena | None:
+    """Pack `tensors`, for which `layout` was made, by the card where it has room for that.
+
+    None where nothing is gained. What is packed comes back once, and is what a master holds.
+    """
+    device = torch.device("cpu")
+    if card.kind == "cuda" and _has_room(card, layout.bytes):
+        device = card.device
+    used = torch.zeros(layout.bytes, dtype=torch.uint8, device=device)
+    for view, tensor in zip(layout.views(used), tensors, strict=True):
+        view.copy_(tensor)
+    packed, parts = pack(used, spans_of(layout))
+    return PackedArena(layout, packed, parts) if packed.shrinks else None
+
+
+def spans_of(layout: Layout) -> list[Span]:
+    """All bytes of a layout, each tensor with the gap behind it."""
+    starts = [place.start for place in layout.places]
+    ends = [*starts[1:], layout.bytes]
+    return [
+        (start, end, place.dtype)
+        for start, end, place in zip(starts, ends, layout.places, strict=True)
+    ]
+
+
+def _has_room(card: Card, size: int) -> bool:
+    reading = card.read()
+    takeable = reading.takeable
+    return takeable is not None and takeable > max(_LEAST_ROOM, _TIMES * size)
