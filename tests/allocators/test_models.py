@@ -280,6 +280,32 @@ def test_expandable_grows_small_and_large_ranges_by_their_own_pages() -> None:
     assert allocator.reserved == 42 * MIB
 
 
+def test_expandable_takes_a_larger_hole_before_the_end_of_the_range() -> None:
+    """PyTorch counts the end as large as it can grow; a later request finds it whole."""
+    allocator = make("expandable", Memory())
+    hole = allocator.take(60 * MIB)
+    allocator.take(24 * MIB)
+    allocator.give(hole)
+    assert allocator.take(12 * MIB).offset == hole.offset  # though 16 MiB are left at the end
+    assert allocator.take(50 * MIB).offset == 84 * MIB  # 48 MiB are left of the hole
+    assert allocator.reserved == 140 * MIB
+    allocator.check()
+
+
+def test_expandable_takes_the_end_of_the_range_where_nothing_else_fits() -> None:
+    """In either range: what is mapped is used before more is."""
+    allocator = make("expandable", Memory())
+    hole = allocator.take(14 * MIB)
+    allocator.take(40 * MIB)
+    allocator.give(hole)
+    assert allocator.take(6 * MIB).offset == hole.offset
+    assert allocator.take(10 * MIB).offset == 60 * MIB - 6 * MIB
+    assert allocator.reserved == 80 * MIB
+    small = allocator.take(512)
+    assert allocator.take(512).offset == small.offset + 512
+    assert allocator.reserved == 82 * MIB
+
+
 def test_a_grain_can_be_chosen() -> None:
     """The grain of the async model is an option of the card."""
     memory = Memory()

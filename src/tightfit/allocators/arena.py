@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from tightfit.allocators.base import ALIGNMENT, Block, round_up
 from tightfit.allocators.native import LARGE_SEGMENT, SMALL_LIMIT, SMALL_SEGMENT
-from tightfit.allocators.pools import Pool, PooledAllocator, StackedPool
+from tightfit.allocators.pools import GrowingPool, Pool, PooledAllocator, StackedPool
 from tightfit.units import MIB
 
 ASYNC_GRAIN = 32 * MIB
@@ -115,9 +115,12 @@ class ArenaAllocator(PooledAllocator):
 
 
 def expandable(grow: Callable[[int], bool], shrink: Callable[[int], None]) -> ArenaAllocator:
-    """Expandable segments: 2 MiB pages for small requests, 20 MiB for the others."""
+    """Expandable segments: 2 MiB pages for small requests, 20 MiB for others; `GrowingPool`."""
     return ArenaAllocator(
-        grow, shrink, grains=((SMALL_LIMIT, SMALL_SEGMENT), (2**62, LARGE_SEGMENT))
+        grow,
+        shrink,
+        grains=((SMALL_LIMIT, SMALL_SEGMENT), (2**62, LARGE_SEGMENT)),
+        pool=GrowingPool,
     )
 
 

@@ -91,6 +91,30 @@ class Pool:
 
 
 @dataclass(eq=False)
+class GrowingPool(Pool):
+    """Best fit, by the size that a block can grow to: at the end of its range it is the worst fit.
+
+    PyTorch compares blocks of expandable segments so. What lies before addresses that nothing is
+    mapped to counts with all of these, so the next larger block is taken where there is one.
+    """
+
+    def find(self, size: int) -> Block | None:
+        """The smallest free block of at least `size` bytes that cannot grow, else the one that can.
+
+        Taken off the free list.
+        """
+        at = bisect_left(self._free, (size, -1))
+        fitting = [self._by_offset[offset] for _, offset in self._free[at : at + 2]]
+        if not fitting:
+            return None
+        block = fitting[0]
+        if block.after is None and fitting[-1].after is not None:
+            block = fitting[-1]
+        self.unlist(block)
+        return block
+
+
+@dataclass(eq=False)
 class StackedPool(Pool):
     """Free blocks lie in stacks, one for each power of two, and what was freed last is taken first.
 
