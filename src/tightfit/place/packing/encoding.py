@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
 import torch
 
+from tightfit.place.packing.assembling import Found, assembled
 from tightfit.place.packing.recipe import (
-    MOST_ESCAPES,
     TILE,
     WINDOW,
     Recipe,
@@ -26,16 +25,6 @@ _ROOM = {12: 64, 11: 16}
 """Of so many values one may be an escape before the result has to be copied once more."""
 _ROWS = 8
 _EACH_BYTE = 0x0101010101010101
-
-
-@dataclass
-class _Found:
-    """What pieces gave, in the order of tiles."""
-
-    bases: list[torch.Tensor]
-    counts: list[torch.Tensor]
-    positions: list[torch.Tensor]
-    exponents: list[torch.Tensor]
 
 
 def encode(values: torch.Tensor, *, bits: int = 12) -> tuple[torch.Tensor, Recipe] | None:
@@ -71,7 +60,7 @@ def _encoded(words: torch.Tensor, bits: int) -> tuple[torch.Tensor, Recipe] | No
     signs = made[: tiles * TILE].view(tiles, TILE)
     width = code_bytes(bits)
     codes = made[room.sections.codes :][: tiles * width].view(tiles, width)
-    found = _Found([], [], [], [])
+    found = Found()
     encoder = _Encoder(bits, device, min(tiles, _PIECE.get(device.type, _FEW)))
     for first, last in _pieces(count // TILE, encoder.size):
         piece = words[first * TILE : last * TILE].view(-1, TILE)
@@ -81,7 +70,7 @@ def _encoded(words: torch.Tensor, bits: int) -> tuple[torch.Tensor, Recipe] | No
         tail = words[count - rest :]
         piece = tail.repeat(-(-TILE // rest))[:TILE].view(1, TILE)
         encoder.encode(piece, rest, signs[-1:], codes[-1:], found)
-    return _assembled(words, bits, made, (signs, codes), found)
+    return assembled(words, bits, made=made, planes=(signs, codes), found=found)
 
 
 def _pieces(count: int, size: int) -> Iterator[tuple[int, int]]:
@@ -103,7 +92,7 @@ class _Encoder:
         valid: int,
         signs: torch.Tensor,
         codes: torch.Tensor,
-        found: _Found,
+        found: Found,
     ) -> None:
         """Tiles `words` [n, TILE], of whose last one only `valid` values count."""
         count = words.shape[0]
@@ -224,67 +213,3 @@ def _shifted(words: torch.Tensor, by: int, *, out: torch.Tensor) -> None:
         np.right_shift(words.numpy(), by, out=out.numpy())
     else:
         torch.bitwise_right_shift(words, by, out=out)
-
-
-def _assembled(
-    words: torch.Tensor,
-    bits: int,
-    made: torch.Tensor,
-    planes: tuple[torch.Tensor, torch.Tensor],
-    found: _Found,
-) -> tuple[torch.Tensor, Recipe] | None:
-    count, device = words.numel(), words.device
-    tiles = planes[0].shape[0]
-    counts, bases = torch.cat(found.counts), torch.cat(found.bases)
-    kept = counts >= 0
-    packed = int(kept.sum())
-    escapes = sum(part.numel() for part in found.exponents)
-    if not packed or escapes > MOST_ESCAPES:
-        return None
-    last_kept = bool(kept[-1])
-    recipe = Recipe.of(
-        count,
-        bits=bits,
-        packed=packed,
-        escapes=escapes,
-        ordered=packed < tiles and not bool(kept[:packed].all()),
-        tail_raw=count % TILE != 0 and not last_kept,
-    )
-    if recipe.bytes >= 2 * count:
-        return None
-    at = recipe.sections
-    if packed < tiles or recipe.bytes > made.numel():
-        whole = torch.empty(recipe.bytes, dtype=torch.uint8, device=device)
-        which = kept.nonzero().view(-1)
-        width = code_bytes(bits)
-        torch.index_select(planes[0], 0, which, out=whole[: packed * TILE].view(packed, TILE))
-        target = whole[at.codes :][: packed * width].view(packed, width)
-        torch.index_select(planes[1], 0, which, out=target)
-        bases, counts, made = bases[which], counts[which], whole
-    made = made[: recipe.bytes]
-    starts = torch.zeros(packed + 1, dtype=torch.int32, device=device)
-    torch.cumsum(counts, 0, dtype=torch.int32, out=starts[1:])
-    parts = [(at.bases, bases), (at.starts, starts)]
-    parts += [(at.positions, torch.cat(found.positions))] if found.positions else []
-    parts += [(at.exponents, torch.cat(found.exponents))] if found.exponents else []
-    if recipe.ordered:
-        order = torch.cat((kept.nonzero().view(-1), (~kept).nonzero().view(-1)))
-        parts.append((at.order, order.to(torch.int32)))
-    if packed < tiles:
-        parts.append((at.raw, _raw(words, kept)))
-    made[at.signs + packed * TILE : at.codes] = 0
-    made[at.codes + packed * code_bytes(bits) : at.bases] = 0
-    made[at.bases :] = 0
-    for offset, part in parts:
-        flat = part.contiguous().view(-1).view(torch.uint8)
-        made[offset : offset + flat.numel()] = flat
-    return made, recipe
-
-
-def _raw(words: torch.Tensor, kept: torch.Tensor) -> torch.Tensor:
-    """int16: the tiles that are not kept packed, the last one perhaps in part."""
-    whole = words.numel() // TILE
-    full = words[: whole * TILE].view(whole, TILE)[(~kept[:whole]).nonzero().view(-1)].view(-1)
-    if whole < kept.numel() and not bool(kept[-1]):
-        return torch.cat((full, words[whole * TILE :]))
-    return full

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import zlib
 from dataclasses import dataclass
+from functools import cached_property
 
 from tightfit.errors import InputError
 
@@ -101,7 +102,7 @@ class Recipe:
         missing = self.tiles * TILE - self.values if self.tail_raw else 0
         return (self.tiles - self.packed) * TILE - missing
 
-    @property
+    @cached_property
     def sections(self) -> Sections:
         """Where everything lies."""
         lengths = (
