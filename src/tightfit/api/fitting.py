@@ -15,6 +15,7 @@ from tightfit.card.host_memory import read_host_memory
 from tightfit.card.outlook import look
 from tightfit.errors import UsageError
 from tightfit.place.link import measure_link
+from tightfit.place.packing.rate import measure_unpacking
 from tightfit.place.streaming.files import own_bytes
 from tightfit.place.streaming.host_budget import pin_budget
 from tightfit.place.streaming.pinned import Pins
@@ -27,6 +28,7 @@ from tightfit.run.fitting.entries import METHODS
 from tightfit.run.fitting.fitted import Fitted
 from tightfit.run.fitting.keeping import Terms
 from tightfit.run.fitting.need import Call
+from tightfit.run.fitting.placing import PACKS, Pack
 from tightfit.run.planning.supplies import supply_of
 
 _known: dict[nn.Module, Fitted] = {}
@@ -41,6 +43,7 @@ def fit(
     card: str | Card | None = None,
     reserve: str | int | None = None,
     mode: str = "auto",
+    pack: str = "auto",
     example: Mapping[str, Any] | Sequence[Any] | None = None,
     method: str = "forward",
     traces: bool = False,
@@ -65,6 +68,8 @@ def fit(
         reserve: bytes, or text, that are kept free for other programs.
         mode: ``auto``, ``high`` (all resident, or refused), ``low`` (only what saves time), or
             ``none`` (all streamed).
+        pack: ``auto`` (weights are packed, without loss, where a call is the faster for it), ``on``
+            (all that get smaller), or ``off``.
         example: arguments of a typical call, by name or in order; only their shapes are looked at.
             Without them the first call tells, and the weights are placed anew then.
         method: what `example` is for: ``forward``, ``encode`` or ``decode``.
@@ -86,6 +91,8 @@ def fit(
         )
     if mode not in MODES:
         raise UsageError(f"mode `{mode}` is unknown: use {', '.join(MODES)}.")
+    if pack not in PACKS:
+        raise UsageError(f"pack `{pack}` is unknown: use {', '.join(PACKS)}.")
     if method not in ("forward", *METHODS):
         raise UsageError(f"method `{method}` is unknown: use forward, {', '.join(METHODS)}.")
     if method != "forward" and not callable(getattr(module, method, None)):
@@ -98,8 +105,9 @@ def fit(
         module,
         opened,
         Terms(
-            _supply(opened, amount, own=own),
+            _supply(opened, amount, pack, own=own),
             _mode(mode),
+            pack=_pack(pack),
             pins=_pins(opened, own=own),
             traces=traces,
             compares=compares,
@@ -218,6 +226,10 @@ def _mode(text: str) -> Mode:
     return next(mode for mode in MODES if mode == text)
 
 
+def _pack(text: str) -> Pack:
+    return next(pack for pack in PACKS if pack == text)
+
+
 def _pins(card: Card, *, own: int) -> Pins:
     """Masters take the place of the `own` bytes that the module has in memory now."""
     if card.kind != "cuda":
@@ -225,7 +237,7 @@ def _pins(card: Card, *, own: int) -> Pins:
     return Pins.cuda(pin_budget(read_host_memory()) + own)
 
 
-def _supply(card: Card, amount: Budget, *, own: int) -> Supply:
+def _supply(card: Card, amount: Budget, pack: str, *, own: int) -> Supply:
     """Rates as this machine measured them, else as the table has the card.
 
     The `own` bytes that the module has in host memory now are there for its masters.
@@ -253,4 +265,8 @@ def _supply(card: Card, amount: Budget, *, own: int) -> Supply:
             link=Rate(float(rates.pinned), "measured") if rates.pinned else supply.link,
             staged=Rate(float(rates.pageable), "measured") if rates.pageable else supply.staged,
         )
+        if pack != "off":
+            unpacked = measure_unpacking(card.device, free=card.read().takeable)
+            card.trim()
+            supply = replace(supply, unpack=Rate(unpacked, "measured"))
     return supply

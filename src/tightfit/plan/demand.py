@@ -24,6 +24,7 @@ class Unit:
             up to the unit's, and they have no parts themselves.
         stays: why it cannot be streamed; None is that it can.
         unpacked: bytes that it is unpacked to, whole, for each use; 0 where it is not packed.
+        kept: it is to stay, though it could be streamed.
     """
 
     name: str
@@ -34,6 +35,7 @@ class Unit:
     parts: tuple[Unit, ...] = ()
     stays: str | None = None
     unpacked: int = 0
+    kept: bool = False
 
     def __post_init__(self) -> None:
         """Refuse what cannot be a unit."""
@@ -60,8 +62,8 @@ class Unit:
 
     @property
     def pinned(self) -> bool:
-        """Whether something in it cannot be streamed."""
-        return self.stays is not None or any(part.stays is not None for part in self.parts)
+        """Whether something in it is not streamed, whatever there is room for."""
+        return any(each.stays is not None or each.kept for each in (self, *self.parts))
 
 
 @dataclass(frozen=True)

@@ -54,6 +54,7 @@ class Supply:
         staged: likewise from memory that is not pinned.
         disk: reading a file that is not in memory, bytes a second.
         compute: floating point operations a second in the compute dtype.
+        unpack: bytes of weights, as they are used, that the card unpacks in a second.
         host: None is unknown.
     """
 
@@ -69,6 +70,7 @@ class Supply:
     staged: Rate = UNKNOWN_RATE
     disk: Rate = UNKNOWN_RATE
     compute: Rate = UNKNOWN_RATE
+    unpack: Rate = UNKNOWN_RATE
     host: Host | None = None
 
     @property

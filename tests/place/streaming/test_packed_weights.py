@@ -43,7 +43,9 @@ def packed_residency(
     card = virtual(1 << 40)
     pieces = []
     for piece, group in zip(plain.pieces, case.groups(plain), strict=True):
-        arena = packed_arena(card, group.layout, tensors_of(group)) if packs(piece) else None
+        beside = any(held.leaf in case.weighed.apart for held in group.held)
+        packs_it = packs(piece) and not beside
+        arena = packed_arena(card, group.layout, tensors_of(group)) if packs_it else None
         if arena is not None:
             size = arena.bytes
             piece = replace(

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from tightfit.place.packing.codec import Recipe, decode, decode_scratch, encode
-from tightfit.place.packing.recipe import aligned
+from tightfit.place.packing.recipe import TILE, aligned
 
 LEAST = 1 << 16
 """Bytes of a stretch below which packing it saves nothing worth a launch."""
@@ -91,6 +91,14 @@ class Packed:
             ),
             default=0,
         )
+
+
+def scratch_for(used: int, device_type: str) -> int:
+    """Bytes that unpacking to `used` bytes takes meanwhile on such a device, at most."""
+    values = used // 2
+    tiles = -(-values // TILE)
+    recipe = Recipe.of(values, bits=12, packed=tiles, escapes=0, ordered=False, tail_raw=False)
+    return decode_scratch(recipe, device_type)
 
 
 def pack(used: torch.Tensor, spans: Sequence[Span]) -> tuple[Packed, list[torch.Tensor]]:

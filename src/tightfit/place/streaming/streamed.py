@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
+import torch
 from torch import nn
 
 from tightfit.card.base import Card
@@ -73,6 +74,10 @@ class Streaming:
             yield
         finally:
             self._binding.asleep = False
+
+    def master(self, tensor: torch.Tensor) -> torch.Tensor:
+        """The values of a weight of the module, on the host, wherever it is now."""
+        return self._placement.master(tensor)
 
     @property
     def residency(self) -> Residency:

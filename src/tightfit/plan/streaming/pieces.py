@@ -25,7 +25,7 @@ class Piece:
         slot: bytes of the slot it needs.
         converted: see `Unit`.
         time: its part of the compute time of one call; over all pieces these add up to 1.
-        stays: it cannot be streamed.
+        stays: it is not streamed, whatever there is room for.
         packed: it is stored in fewer bytes, and unpacked to `converted` for each use.
     """
 
@@ -53,7 +53,7 @@ def pieces_of(units: Sequence[Unit], level: Level, *, convert: Convert) -> tuple
             found.append(_piece(unit, convert, time, unit.pinned, apart=apart))
             continue
         for part, share in zip(unit.parts, _times(unit.parts), strict=True):
-            stays = unit.stays is not None or part.stays is not None
+            stays = any(each.stays is not None or each.kept for each in (unit, part))
             found.append(_piece(part, convert, time * share, stays, apart=True))
     return tuple(found)
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from typing import Literal
 
+import torch
 from torch import nn
 
 from tightfit.allocators import ALIGNMENT, round_up
@@ -15,17 +17,23 @@ from tightfit.plan.demand import Demand, Unit
 from tightfit.plan.figure import Figure
 from tightfit.plan.plan import Plan, make
 from tightfit.plan.slack import FRAGMENTS, replay
-from tightfit.plan.stage import working_bytes
+from tightfit.plan.stage import limits_of, working_bytes
 from tightfit.plan.streaming.pieces import Level, pieces_of
 from tightfit.plan.streaming.residency import Mode, Residency
 from tightfit.plan.streaming.ring import Ring
 from tightfit.plan.supply import Supply
 from tightfit.run.fitting.need import Need
+from tightfit.run.fitting.packs import Choice, Packs
 from tightfit.weigh.blocks import Weights
 from tightfit.weigh.module_blocks import blocks_of
 from tightfit.weigh.order import Order, ordered
 from tightfit.weigh.tensors import Kind, walk, weights
 
+Pack = Literal["auto", "on", "off"]
+"""Whether weights are packed: where that is faster, wherever that is possible, or never."""
+PACKS: tuple[Pack, ...] = ("auto", "on", "off")
+_WORTH = 1.02
+"""Packing has to make a call so many times faster to be worth what it takes beforehand."""
 _LEVELS: tuple[Level, ...] = ("block", "leaf")
 _SLOTS = 4
 """Copies of the largest piece that a ring may have room for, where fewer hold up compute."""
@@ -49,6 +57,7 @@ class Weighed:
         units: what the planner takes, each tensor in blocks of `ALIGNMENT` bytes.
         beside: bytes on the card that no piece stands for: further rings, placeholders.
         mapped: all of it shows files, so that its masters can stay there.
+        apart: owners whose weights are in use beside those of others.
     """
 
     module: nn.Module
@@ -57,6 +66,7 @@ class Weighed:
     units: tuple[Unit, ...]
     beside: int
     mapped: bool = False
+    apart: frozenset[str] = frozenset()
 
     @classmethod
     def of(cls, module: nn.Module, order: Order | None) -> Weighed:
@@ -65,8 +75,21 @@ class Weighed:
         if order is not None:
             blocks = ordered(blocks, order)
         units = tuple(_units(module, blocks, order, staying(module, order)))
-        beside = _beside(module, blocks, order, units) + _tables(module)
-        return cls(module, blocks, order, units, beside, mapped=not own_bytes(module))
+        beside, apart = _beside(module, blocks, order, units)
+        beside += _tables(module)
+        mapped = not own_bytes(module)
+        return cls(module, blocks, order, units, beside, mapped=mapped, apart=apart)
+
+    def packs(self, values: Callable[[torch.Tensor], torch.Tensor], device: torch.device) -> Packs:
+        """What its weights would take packed, by samples of what `values` gives for each."""
+        return Packs.of(
+            self.module,
+            self.blocks,
+            self.units,
+            values,
+            apart=self.apart,
+            device_type=device.type,
+        )
 
     @property
     def name(self) -> str:
@@ -75,18 +98,72 @@ class Weighed:
 
 
 def plan_call(
-    weighed: Weighed, need: Need, supply: Supply, *, arriving: int = 0, mode: Mode = "auto"
+    weighed: Weighed,
+    need: Need,
+    supply: Supply,
+    *,
+    arriving: int = 0,
+    mode: Mode = "auto",
+    pack: Pack = "off",
+    packs: Callable[[], Packs] | None = None,
 ) -> Plan:
     """The plan of one call, with `arriving` bytes of inputs that are on the host still.
 
-    What the allocator takes beyond the weights that stay depends on which those are, so that the
-    plan is made twice.
+    Weights are packed where `pack` is ``on``, and with ``auto`` where that is faster by what is
+    known of card and link, or where nothing else fits. `packs` tells what they would take, if that
+    comes into question.
     """
-    plan = _planned(weighed, need, supply, arriving, mode, rounding=0)
+    plain = Choice(weighed.units)
+    plan = _twice(weighed, plain, need, supply, arriving, mode)
+    if pack == "off" or packs is None or not _may_pack(plan, mode):
+        return plan
+    stage = plan.stages[0]
+    unpack = supply.unpack.per_second
+    known = packs()
+    if not known.sizes or not _has_host_room(weighed, known, supply):
+        return plan
+    choices = known.choices(weighed.units, stage.residency, limits_of(stage.demand, supply), unpack)
+    best = None if pack == "on" else plan
+    for choice in choices:
+        found = _twice(weighed, choice, need, supply, arriving, mode)
+        if found.fits and (best is None or _is_faster(found, best)):
+            best = found
+    return best or plan
+
+
+def _may_pack(plan: Plan, mode: Mode) -> bool:
+    """Whether something is to be gained."""
+    residency = plan.stages[0].residency
+    return mode != "high" and (residency is None or bool(residency.streamed))
+
+
+def _has_host_room(weighed: Weighed, packs: Packs, supply: Supply) -> bool:
+    """Whether the host has room for packed masters beside the weights, which stay as they are."""
+    beside = 0 if weighed.mapped else sum(unit.bytes for unit in weighed.units)
+    return supply.host is None or beside + sum(packs.sizes.values()) <= supply.host.room
+
+
+def _is_faster(found: Plan, than: Plan) -> bool:
+    """By what is predicted; what does not fit is slower than anything."""
+    if not than.fits:
+        return True
+    one, two = found.stages[0].pace, than.stages[0].pace
+    if one is None or two is None or one.at_least or two.at_least:
+        return False
+    assert one.seconds is not None
+    assert two.seconds is not None
+    return one.seconds * _WORTH < two.seconds
+
+
+def _twice(
+    weighed: Weighed, choice: Choice, need: Need, supply: Supply, arriving: int, mode: Mode
+) -> Plan:
+    """What the allocator takes beyond the weights that stay depends on which those are."""
+    plan = _planned(weighed, choice, need, supply, arriving, mode, rounding=0)
     residency = plan.stages[0].residency
     rounding = 0 if residency is None else rounding_of(residency, supply.allocator)
     if rounding:
-        plan = _planned(weighed, need, supply, arriving, mode, rounding=rounding)
+        plan = _planned(weighed, choice, need, supply, arriving, mode, rounding=rounding)
     return plan
 
 
@@ -135,21 +212,28 @@ def supply_of_reading(reading: Reading, supply: Supply, *, ours: int) -> Supply:
 
 
 def _planned(
-    weighed: Weighed, need: Need, supply: Supply, arriving: int, mode: Mode, *, rounding: int
+    weighed: Weighed,
+    choice: Choice,
+    need: Need,
+    supply: Supply,
+    arriving: int,
+    mode: Mode,
+    *,
+    rounding: int,
 ) -> Plan:
     activations, workspace = Figure(supply.room // _UNKNOWN_SHARE, "table"), Figure(0)
     if need.dry is not None and need.allocated is not None:
         activations = Figure(need.dry)
-        workspace = Figure(max(0, need.allocated - need.dry))
+        workspace = Figure(max(0, need.allocated - need.dry) + choice.scratch)
     demand = Demand(
         stage="forward",
-        units=weighed.units,
+        units=choice.units,
         activations=activations,
         workspace=workspace,
         slack=Figure(need.slack + rounding),
         inputs=arriving,
         scratch=Figure(weighed.beside),
-        flops=_flops(need, supply),
+        flops=_flops(need, supply, choice.unpacked),
         what=f"run {weighed.name}",
         model=weighed.name,
         mapped=weighed.mapped,
@@ -157,12 +241,16 @@ def _planned(
     return make([demand], supply, mode=mode, slots=_SLOTS)
 
 
-def _flops(need: Need, supply: Supply) -> float | None:
-    """Of a call; where the host launches it more slowly than the card computes, of that time."""
-    rate = supply.compute.per_second
+def _flops(need: Need, supply: Supply, unpacked: int) -> float | None:
+    """Of a call; where the host launches it more slowly than the card computes, of that time.
+
+    With what the card could compute while it unpacks so many bytes.
+    """
+    rate, unpack = supply.compute.per_second, supply.unpack.per_second
     if need.flops is None or rate is None:
         return need.flops
-    return max(need.flops, need.operators * _LAUNCH * rate)
+    unpacking = unpacked / unpack * rate if unpack else 0.0
+    return max(need.flops + unpacking, need.operators * _LAUNCH * rate)
 
 
 def _units(
@@ -197,9 +285,10 @@ def _units(
 
 def _beside(
     module: nn.Module, blocks: Weights, order: Order | None, units: tuple[Unit, ...]
-) -> int:
-    """The most that is taken beside the plan, whatever is streamed."""
+) -> tuple[int, frozenset[str]]:
+    """The most that is taken beside the plan, whatever is streamed; and for which owners' sake."""
     most = 0
+    apart: set[str] = set()
     for level in _LEVELS:
         pieces = pieces_of(units, level, convert="card")
         largest = max((piece.slot for piece in pieces), default=0)
@@ -209,7 +298,8 @@ def _beside(
         first = [group for group in groups if not group.ring]
         extra = card_bytes(groups, slots=1) - card_bytes(first, slots=1)
         most = max(most, extra + ALIGNMENT * len({group.ring for group in groups}))
-    return most + _DTYPES * ALIGNMENT
+        apart |= {held.leaf for group in groups if group.ring for held in group.held}
+    return most + _DTYPES * ALIGNMENT, frozenset(apart)
 
 
 def _tables(module: nn.Module) -> int:
