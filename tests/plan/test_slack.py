@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tightfit.allocators import KINDS
-from tightfit.plan.slack import least_reserved, replay
+from tightfit.plan.slack import least_reserved, replay, steady_reserved
 from tightfit.units import MIB
 
 
@@ -57,6 +57,32 @@ def test_the_least_that_holds_lies_between_allocated_and_reserved(
     under = replay(moves, kind, limit=least)
     assert under.holds
     assert under.reserved <= least
+
+
+@given(_runs(), st.sampled_from(KINDS))
+def test_under_the_steady_limit_a_loop_needs_no_retries(
+    moves: list[tuple[int, int]], kind: str
+) -> None:
+    """From the second run on, replayed as one sequence; it is no less than one run needs."""
+    ended = [*moves, *((key, 0) for key, size in moves if size)]
+    limit = steady_reserved(moves, kind)
+    first, *others = (replay(ended * runs, kind, limit=limit) for runs in (1, 2, 3))
+    assert first.holds
+    for after in others:
+        assert after.holds
+        assert after.retries == first.retries
+        assert after.reserved <= limit
+
+
+def test_a_run_that_holds_once_may_not_hold_twice() -> None:
+    """Under the least limit, the second fails on what the first left in the cache."""
+    sizes = [(0, 22), (1, 27), (0, 0), (2, 5), (2, 0), (3, 36), (3, 0), (1, 0)]
+    moves = [(key, size * MIB) for key, size in sizes]
+    least, steady = least_reserved(moves, "native"), steady_reserved(moves, "native")
+    assert replay(moves, "native", limit=least).holds
+    assert not replay(moves * 2, "native", limit=least).holds
+    assert replay(moves * 9, "native", limit=steady).holds
+    assert steady > least
 
 
 def test_a_limit_below_what_lives_at_once_does_not_hold() -> None:

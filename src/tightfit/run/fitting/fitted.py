@@ -24,6 +24,7 @@ from tightfit.run.fitting.keeping import PARTS, Change, Keeping, Terms
 from tightfit.run.fitting.missed import none_missed
 from tightfit.run.fitting.need import Call, Need, need_of, order_of
 from tightfit.run.fitting.placing import Weighed
+from tightfit.run.fitting.pressure import Pressure
 from tightfit.run.ladder.ladder import Ladder
 from tightfit.run.ladder.once import once
 from tightfit.run.ladder.rung import Attempt, Rung, Stage
@@ -59,6 +60,7 @@ class Fitted:
     _needs: dict[Hashable, Need] = field(default_factory=dict)
     _alike: dict[Hashable, list[Hashable]] = field(default_factory=dict)
     _looked: set[Hashable] = field(default_factory=set)
+    _pressure: Pressure = field(default_factory=Pressure)
     _inside: bool = False
     _keeping: Keeping | None = None
     _entries: Entries | None = None
@@ -159,7 +161,6 @@ class Fitted:
     def _call(self, call: Call, run: Callable[..., Any]) -> Any:
         keeping = self._kept
         key, arriving = self._told(call), call.arriving()
-        need = self._needs[key]
         drawn_again = drawn(call.given)
 
         def made() -> Any:
@@ -171,20 +172,29 @@ class Fitted:
 
         def first() -> Any:
             keeping.call = self.calls
-            keeping.settle(need, arriving)
-            if need.runs >= _WATCHED:
-                return made()
-            self.card.reset_peaks()
-            before = self.card.read()
+            now, moved = self.card.read(), len(keeping.changes)
+            self._look_back(now)
+            need = self._needs[key]
+            keeping.settle(need, arriving, now)
+            if len(keeping.changes) > moved:
+                self._pressure.moved()
+                now = self.card.read()
+            if need.runs < _WATCHED:
+                self.card.reset_peaks()
+                now = self.card.read()
+            self._pressure.begins(key, now)
             value = made()
-            self._seen(key, before, arriving)
+            if need.runs < _WATCHED:
+                self._seen(key, now, arriving)
             return value
 
         def again(less: int, mode: Mode) -> Any:
             drawn_again()
+            self._pressure.moved()
+            need = self._needs[key]
             keeping.lower(need, arriving, less, mode)
             value = made()
-            self._needs[key] = replace(self._needs[key], slack=need.slack + less)
+            self._needs[key] = self._needs[key].with_room(less)
             return value
 
         name = type(self.module).__name__
@@ -277,20 +287,23 @@ class Fitted:
 
     def _seen(self, key: Hashable, before: Reading, arriving: int) -> None:
         """Learn from a call that held, for which `arriving` bytes of inputs were brought."""
-        need = self._needs[key]
+        need, allocated = self._needs[key], self._needs[key].allocated
         after = self.card.read()
-        allocated, slack = need.allocated, need.slack
         if after.peak_allocated is not None and before.allocated is not None:
             allocated = max(allocated or 0, after.peak_allocated - before.allocated - arriving)
-        refused = (after.refused_since(before) or 0) + after.retries - before.retries
-        if refused > 0:
-            slack += max(self.card.grain, (allocated or 0) // 16)
-            self._note(
-                "the allocator had to give its cache back, or refused a library its scratch: the "
-                "next call of these shapes has more room"
-            )
         self._needs[key] = replace(
-            need, dry=need.dry or allocated, allocated=allocated, slack=slack, runs=need.runs + 1
+            need, dry=need.dry or allocated, allocated=allocated, runs=need.runs + 1
+        )
+
+    def _look_back(self, now: Reading) -> None:
+        """Give calls such as the one before more slack, if that had too little."""
+        kind = self._pressure.found(now)
+        if kind is None or kind not in self._needs:
+            return
+        self._needs[kind] = self._needs[kind].lacking(self.card.grain)
+        self._note(
+            "the allocator had to give its cache back, or refused a library its scratch: the "
+            "next call of these shapes has more room"
         )
 
     def _say(self, need: Need) -> None:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
+from itertools import product
 
+import torch
 from torch import nn
 
-from tightfit.card import Card
+from tightfit.card import Card, Reading
 from tightfit.errors import MemoryShortage
 from tightfit.place.streaming.pinned import Pins
 from tightfit.place.streaming.streamed import Streaming, streamed
@@ -15,7 +17,15 @@ from tightfit.plan.plan import Plan
 from tightfit.plan.streaming.residency import Mode, Residency
 from tightfit.plan.supply import Supply
 from tightfit.run.fitting.need import Need
-from tightfit.run.fitting.placing import Weighed, plan_call, supply_of_reading, taken_by, working_of
+from tightfit.run.fitting.packs import Packs
+from tightfit.run.fitting.placing import (
+    Pack,
+    Weighed,
+    plan_call,
+    supply_of_reading,
+    taken_by,
+    working_of,
+)
 from tightfit.run.ladder.keepsakes import Keepsakes
 from tightfit.run.ladder.release import empty_frames
 from tightfit.units import MIB, format_bytes
@@ -50,11 +60,18 @@ class Change:
 
 @dataclass
 class _Placement:
-    """Where the weights are now."""
+    """Where the weights are now.
+
+    Attributes:
+        plan, residency: by which they were placed.
+        taken: bytes on the card, with what the allocator takes for them.
+        given: which of `Need.slacks` there was room for.
+    """
 
     plan: Plan
     residency: Residency
     taken: int
+    given: int = 0
 
 
 @dataclass(frozen=True)
@@ -65,6 +82,7 @@ class Terms:
         supply: what there is of the card, with the user's budget.
         mode: see `tightfit.plan.streaming.residency`.
         fixed: a plan that is kept to, whatever happens; None is to follow the room.
+        pack: whether weights are packed; see `tightfit.run.fitting.placing`.
         pins: which masters the driver holds in place.
         traces: what each step did is kept in the session.
         compares: each copy is waited for and compared with its master.
@@ -73,6 +91,7 @@ class Terms:
     supply: Supply
     mode: Mode = "auto"
     fixed: Plan | None = None
+    pack: Pack = "off"
     pins: Pins = field(default_factory=Pins.none)
     traces: bool = False
     compares: bool = False
@@ -104,6 +123,7 @@ class Keeping:
     _more: int = 0
     _patience: int = _PATIENCE[0]
     _grew: bool = False
+    _packed: tuple[Weighed, Packs] | None = None
 
     def __post_init__(self) -> None:
         """Nothing is placed yet."""
@@ -119,16 +139,16 @@ class Keeping:
         self._placement = self.session = None
         self._stack.close()
 
-    def settle(self, need: Need, arriving: int) -> None:
+    def settle(self, need: Need, arriving: int, now: Reading) -> None:
         """Before a call: is there room for it, and has there been more for a while?"""
         if self._placement is None:
             self.replan(need, arriving, why="the first call of its kind, or one after a failure")
             return
         if self.terms.fixed is not None:
             return
-        now = self.supply_now()
-        room = now.room
-        working = (need.allocated or 0) + need.slack + arriving
+        room = self._supply(now).room
+        slack = need.slacks[self._placement.given]
+        working = (need.allocated or 0) + slack + arriving
         if need.allocated is None:
             working = 0
         if self._placement.taken + working > room:
@@ -148,8 +168,11 @@ class Keeping:
 
     def supply_now(self) -> Supply:
         """What there is now, our own weights apart."""
+        return self._supply(self.card.read())
+
+    def _supply(self, now: Reading) -> Supply:
         ours = 0 if self.session is None else self.session.bytes
-        return supply_of_reading(self.card.read(), self.terms.supply, ours=ours)
+        return supply_of_reading(now, self.terms.supply, ours=ours)
 
     def _breath(self, room: int) -> int:
         if self.card.allocator == "exact":
@@ -165,7 +188,8 @@ class Keeping:
     ) -> None:
         """Place the weights anew for a call; `less` bytes of the room are left out.
 
-        In another `mode` than was asked for, if one is given.
+        In another `mode` than was asked for, if one is given. Where there is no room for all the
+        slack that a loop of such calls should have, they get less.
 
         Raises `MemoryShortage` where not even streaming everything leaves it enough.
         """
@@ -174,18 +198,35 @@ class Keeping:
             return
         room = self.supply_now().room
         shortage: MemoryShortage | None = None
-        for more in (self._breath(room), 0, *(room // part for part in PARTS)):
+        margins = ((self._breath(room), 0), (0, 0), *((0, room // part) for part in PARTS))
+        slacks = need.slacks
+        ways = [at for at, slack in enumerate(slacks) if not at or slack < slacks[at - 1]]
+        for given, (breath, part) in product(ways, margins):
+            wanted = replace(need, slack=slacks[given])
             supply = self.supply_now()
-            offered = replace(supply, reserve=supply.reserve + less + more)
+            offered = _without(supply, less + part)
             plan = plan_call(
-                self.weighed, need, offered, arriving=arriving, mode=mode or self.terms.mode
+                self.weighed,
+                wanted,
+                replace(offered, reserve=offered.reserve + breath),
+                arriving=arriving,
+                mode=mode or self.terms.mode,
+                pack=self.terms.pack,
+                packs=self._packs,
             )
             if not plan.fits:
-                shortage = shortage or plan.shortage()
+                if given == ways[-1]:
+                    shortage = shortage or plan.shortage()
                 continue
-            wide = replace(supply, reserve=supply.reserve + less)
+            wide = _without(supply, less)
             try:
-                self._place(plan, need, why, room=wide.room + wide.held - working_of(plan, need))
+                self._place(
+                    plan,
+                    wanted,
+                    why,
+                    room=wide.room + wide.held - working_of(plan, wanted),
+                    given=given,
+                )
             except MemoryShortage as error:  # the allocator took more than was foreseen
                 empty_frames(error)
                 shortage = error
@@ -197,13 +238,15 @@ class Keeping:
             return
         raise shortage
 
-    def _place(self, plan: Plan, need: Need, why: str, *, room: int | None = None) -> None:
+    def _place(
+        self, plan: Plan, need: Need, why: str, *, room: int | None = None, given: int = 0
+    ) -> None:
         """`room` is what reserved may come to while no call is under way."""
         residency = plan.stages[0].residency
         assert residency is not None
         before = 0 if self._placement is None else self._placement.residency.resident_bytes
         if self._placement is not None and residency == self._placement.residency:
-            self._placement = _Placement(plan, residency, taken_by(plan, need))
+            self._placement = _Placement(plan, residency, taken_by(plan, need), given)
             return
         self._placement = None
         if self.session is None:
@@ -224,9 +267,17 @@ class Keeping:
             self.session.change(residency, room=room)
         done = self.session.residency
         taken = taken_by(plan, need) - residency.bytes + done.bytes
-        self._placement = _Placement(plan, residency, taken)
+        self._placement = _Placement(plan, residency, taken, given)
         self.keepsakes = self._remembered()
         self.changes.append(Change(self.call, why, (before, done.resident_bytes)))
+
+    def _packs(self) -> Packs:
+        """What the weights would take packed; looked at once."""
+        if self._packed is None or self._packed[0] is not self.weighed:
+            session = self.session
+            values = _as_it_is if session is None else session.master
+            self._packed = (self.weighed, self.weighed.packs(values, self.card.device))
+        return self._packed[1]
 
     def lower(self, need: Need, arriving: int, less: int, mode: Mode) -> None:
         """Place the weights for a call with `less` bytes left out."""
@@ -235,3 +286,13 @@ class Keeping:
     def _remembered(self) -> Keepsakes:
         name = type(self.module).__name__
         return Keepsakes(self.module, device=self.card.device, name=name)
+
+
+def _without(supply: Supply, size: int) -> Supply:
+    """`supply` with so many bytes less room, whether the card bounds it or the budget."""
+    return replace(supply, reserve=supply.reserve + size, budget=max(0, supply.budget - size))
+
+
+def _as_it_is(tensor: torch.Tensor) -> torch.Tensor:
+    """While weights are on the host, they are their own values."""
+    return tensor

@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -17,7 +17,7 @@ from tightfit.allocators import ALIGNMENT, round_up
 from tightfit.card import Card
 from tightfit.errors import UsageError
 from tightfit.place.streaming.caches import forget_cached
-from tightfit.plan.slack import FRAGMENTS, least_reserved, replay
+from tightfit.plan.slack import FRAGMENTS, least_reserved, replay, steady_reserved
 from tightfit.run.fitting.aside import nothing_lasts
 from tightfit.weigh.dry import DryRun, dry_run
 from tightfit.weigh.order import Order, run_order
@@ -25,6 +25,8 @@ from tightfit.weigh.tensors import Held, Kind, walk
 from tightfit.weigh.workspace import CUDA, NONE, peak_of, sequence
 
 _META = torch.device("meta")
+_STEP = 8
+"""Of what a call allocates, the part by which its slack is raised the first time."""
 _NAMED = (bool, int, str, bytes, type(None), torch.dtype, torch.device, torch.Size)
 
 
@@ -99,22 +101,54 @@ class Need:
     Attributes:
         dry: new tensors alone.
         allocated: with the scratch inside operators, as predicted or as seen, whichever is more.
-        slack: the least that the allocator takes beyond that.
+        slack: what the allocator takes beyond that, where it need not give its cache back in call
+            after call.
+        least: of `slack`, without which a single call does not hold.
+        most: what the allocator would take beyond `allocated` where nothing bounds it.
         flops: floating-point operations.
         operators: that make something new.
         at: the operator at the peak.
         problem: why the dry run failed, where it did.
         runs: how often it was seen.
+        lacked: by how much slack was raised, since calls were seen to have too little.
     """
 
     dry: int | None = None
     allocated: int | None = None
     slack: int = 0
+    least: int = 0
+    most: int = 0
     flops: float | None = None
     operators: int = 0
     at: str | None = None
     problem: str | None = None
     runs: int = 0
+    lacked: int = 0
+
+    @property
+    def slacks(self) -> tuple[int, ...]:
+        """From what each call of a loop should have down to what one cannot do without.
+
+        Between them lies the least with what calls were seen to lack.
+        """
+        return self.slack, min(self.slack, self.least + self.lacked), self.least
+
+    def lacking(self, grain: int) -> Need:
+        """The same with more slack, in steps that double, so that a loop gets there in a few.
+
+        Up to what the allocator takes where nothing bounds it, or as much again as is allocated.
+        """
+        allocated = self.allocated or 0
+        step = max(grain, allocated // _STEP, self.lacked)
+        bound = max(self.most, allocated, grain, self.slack)
+        if self.lacked >= bound:
+            return self
+        slack = min(self.slack + step, bound)
+        return replace(self, slack=slack, lacked=self.lacked + step)
+
+    def with_room(self, size: int) -> Need:
+        """The same, once a call was seen to hold with so many bytes more, and not without."""
+        return replace(self, slack=self.slack + size, least=self.least + size)
 
 
 def need_of(module: nn.Module, call: Call, card: Card) -> Need:
@@ -149,12 +183,23 @@ def _needed(run: DryRun, card: Card) -> Need:
     moves = sequence(run, CUDA if card.kind == "cuda" else NONE)
     rounded = [(key, round_up(size, ALIGNMENT)) for key, size in moves]
     allocated = peak_of(rounded)
-    slack = 0
-    if card.allocator in FRAGMENTS:
-        allocated = max(allocated, replay(moves, card.allocator, grain=card.grain).allocated)
-        least = least_reserved(moves, card.allocator, grain=card.grain)
-        slack = max(0, least - allocated)
-    return Need(run.peak, allocated, slack, float(run.flops), len(run.calls), run.at)
+    flops, operators = float(run.flops), len(run.calls)
+    if card.allocator not in FRAGMENTS:
+        return Need(run.peak, allocated, flops=flops, operators=operators, at=run.at)
+    free = replay(moves, card.allocator, grain=card.grain)
+    allocated = max(allocated, free.allocated)
+    steady = steady_reserved(moves, card.allocator, grain=card.grain)
+    least = min(steady, least_reserved(moves, card.allocator, grain=card.grain))
+    return Need(
+        run.peak,
+        allocated,
+        slack=max(0, steady - allocated),
+        least=max(0, least - allocated),
+        most=max(0, steady - allocated, free.reserved - allocated),
+        flops=flops,
+        operators=operators,
+        at=run.at,
+    )
 
 
 @contextmanager

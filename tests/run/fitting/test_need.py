@@ -1,0 +1,43 @@
+"""How much slack calls get."""
+
+from __future__ import annotations
+
+import pytest
+
+from tightfit.run.fitting.need import Need
+from tightfit.units import MIB
+
+
+def test_slack_is_raised_in_a_few_steps_to_its_bound() -> None:
+    """Each at least as large as the one before; then it stays."""
+    need = Need(allocated=320 * MIB, slack=20 * MIB, least=5 * MIB, most=200 * MIB)
+    raised = [need]
+    while (after := raised[-1].lacking(MIB)) != raised[-1]:
+        raised.append(after)
+    assert len(raised) <= 6
+    slacks = [each.slack for each in raised]
+    assert slacks == sorted(slacks)
+    assert slacks[-1] == 320 * MIB
+    assert {each.least for each in raised} == {need.least}
+
+
+@pytest.mark.parametrize("allocated", [None, 0, 10 * MIB])
+def test_slack_grows_by_the_step_of_the_allocator_at_least(allocated: int | None) -> None:
+    """Also of a call of which nothing else is known."""
+    assert Need(allocated=allocated).lacking(32 * MIB).slack == 32 * MIB
+
+
+def test_slacks_fall_from_what_a_loop_should_have_to_what_one_call_needs() -> None:
+    """What calls were seen to lack lies between, and is never more than the first."""
+    need = Need(allocated=100 * MIB, slack=50 * MIB, least=10 * MIB, most=60 * MIB)
+    assert need.slacks == (50 * MIB, 10 * MIB, 10 * MIB)
+    for _ in range(6):
+        need = need.lacking(MIB)
+        most, between, least = need.slacks
+        assert most >= between > least == 10 * MIB
+
+
+def test_what_a_call_was_seen_to_hold_with_is_not_taken_away() -> None:
+    """Neither from loops nor from one."""
+    need = Need(allocated=100 * MIB, slack=50 * MIB, least=10 * MIB).with_room(30 * MIB)
+    assert (need.slack, need.least) == (80 * MIB, 40 * MIB)
