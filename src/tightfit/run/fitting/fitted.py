@@ -221,7 +221,7 @@ class Fitted:
 
         def rungs() -> Iterator[Rung[Any]]:
             for part in PARTS:
-                less = max(room // part, MIB)
+                less = max(room // part, min(MIB, room // PARTS[1]))
                 yield Rung(f"{format_bytes(less)} left out", partial(again, less, self.terms.mode))
             yield Rung("everything streamed", partial(again, 0, "none"))
 
