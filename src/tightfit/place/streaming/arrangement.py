@@ -114,6 +114,7 @@ class Arrangement:
                 placement.open_ring(number, passing, slots=slots, compares=self._compares)
         assert self._binding is not None
         self._binding.rebind([placement.passing(group) for group in groups if group.passes])
+        placement.unpin_idle()
         self.residency, self.groups = residency, groups
         self._inventory = self._placement.inventory(self._scan.helds)
         self._is_whole, self._is_torn = True, False

@@ -5,12 +5,10 @@ from __future__ import annotations
 import ctypes
 import mmap
 from collections.abc import Callable
-from pathlib import Path
 
 import torch
 
-_MAPS = Path("/proc/self/maps")
-_LIBRARY = "libcudart"
+from tightfit.place.runtime import runtime_library
 
 
 class Pins:
@@ -55,7 +53,7 @@ class Pins:
     @classmethod
     def cuda(cls, budget: int) -> Pins:
         """Held by CUDA's driver. Nothing is, where its runtime library is not loaded."""
-        runtime = _runtime()
+        runtime = runtime_library()
         if runtime is None:
             return cls.none()
 
@@ -105,15 +103,3 @@ def _pages(buffer: torch.Tensor) -> int:
     """The driver holds every page that a byte of `buffer` lies in."""
     start = buffer.data_ptr() % mmap.PAGESIZE
     return pages(start + buffer.nbytes)
-
-
-def _runtime() -> ctypes.CDLL | None:
-    """The runtime library that PyTorch has loaded: errors are kept by each copy for itself."""
-    if not torch.cuda.is_available():
-        return None
-    torch.cuda.init()  # type: ignore[no-untyped-call]
-    for line in _MAPS.read_text(encoding="utf-8").splitlines():
-        path = line.rpartition(" ")[2]
-        if _LIBRARY in path.rpartition("/")[2]:
-            return ctypes.CDLL(path)
-    return None

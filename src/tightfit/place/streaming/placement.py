@@ -211,6 +211,13 @@ class Placement:
             if pins.bytes + size <= pins.budget:
                 self.host.pin(master)
 
+    def unpin_idle(self) -> None:
+        """Hold in place only what passes through rings; between calls, when all copies are done."""
+        passing = {key for each in self._rings.values() for key in each.keys}
+        for key, kept in self._masters.items():
+            if key not in passing:
+                self.host.release(kept.master)
+
     def _unpin(self) -> None:
         while self._masters:
             self.host.release(self._masters.popitem()[1].master)

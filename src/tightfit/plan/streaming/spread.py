@@ -7,6 +7,9 @@ from collections.abc import Sequence
 from tightfit.plan.streaming.pieces import Piece
 
 _WALKS = 8
+_SMALL = 8
+"""Pieces less than one part in so many of the largest stay, where there is room for them all: a
+copy costs the host as much time whatever its size."""
 _ALL_BUT = 1 - 1e-9
 """Half of a piece is owed also where a sum of shares falls short of it by rounding."""
 
@@ -26,6 +29,7 @@ def spread(
         room: bytes for resident pieces.
         at_least: stream so many bytes, even where there is room for more.
     """
+    stays = _with_small(pieces, stays, room, at_least)
     total = sum(piece.bytes for piece in pieces)
     free = sum(p.bytes for p, stay in zip(pieces, stays, strict=True) if not stay)
     need = min(free, max(total - room, at_least))
@@ -45,6 +49,17 @@ def spread(
             streamed.discard(at)
             got -= pieces[at].bytes
     return [at not in streamed for at in range(len(pieces))]
+
+
+def _with_small(
+    pieces: Sequence[Piece], stays: Sequence[bool], room: int, at_least: int
+) -> Sequence[bool]:
+    """`stays`, with all small pieces as well, if what is to be streamed can be without them."""
+    least = max((piece.bytes for piece in pieces), default=0) // _SMALL
+    more = [stay or piece.bytes < least for piece, stay in zip(pieces, stays, strict=True)]
+    total = sum(piece.bytes for piece in pieces)
+    kept = sum(piece.bytes for piece, stay in zip(pieces, more, strict=True) if stay)
+    return more if total - kept >= max(total - room, at_least) else stays
 
 
 def _walk(pieces: Sequence[Piece], stays: Sequence[bool], goal: int) -> set[int]:
