@@ -320,6 +320,27 @@ def test_what_shrinks_goes_back_to_the_driver(allocator: str) -> None:
     assert_back(card)
 
 
+def test_after_each_change_pinned_is_what_streams_and_nothing_else() -> None:
+    """However much may be: what stays on the card now, or does so again, is let go."""
+    module, card = network(kinds=(0, 0, 0, 0), tied=False), virtual("16MiB")
+    case = case_of(module)
+    held: dict[int, int] = {}
+    pins = Pins(
+        64 * MIB,
+        register=lambda at, size: held.setdefault(at, size) == size,
+        unregister=held.pop,
+    )
+    with streamed(
+        module, card, case.everything("block", 2, lambda at: at >= 2), case.blocks, pins=pins
+    ) as session:
+        for kept in ({2, 3, 4, 5}, {0, 1, 4, 5}, set(range(6)), {0, 1, 2, 3}, set(range(6)), {1}):
+            session.change(case.everything("block", 2, lambda at, kept=kept: at in kept))
+            streams = [group for group in session.groups if not group.stays]
+            assert sorted(held.values()) == sorted(group.layout.bytes for group in streams)
+            assert pins.asked == sum(group.layout.bytes for group in streams)
+    assert not held
+
+
 def test_pins_are_for_what_streams() -> None:
     """Where they are short, masters of what is on the card lose theirs to what is not."""
     module, card = network(kinds=(0, 0, 0, 0), tied=False), virtual("16MiB")
