@@ -195,7 +195,7 @@ class _Stages:
             weights_bytes=sum(network.sizes),
             library_workspace_bytes=self._before,
         )
-        kept = _kept(bench._allocated() - self._loaded, network.tables)
+        kept = left_behind(bench._allocated() - self._loaded, network.tables)
         informed = plain = None
         problem = ""
         try:
@@ -271,7 +271,7 @@ def measured(row: Row, card: Card, call: Callable[[], object]) -> Row:
     )
 
 
-def _kept(size: int, tables: Sequence[int]) -> list[int]:
+def left_behind(size: int, tables: Sequence[int]) -> list[int]:
     """What a first call left behind: the tables that moved to the card, and something of others."""
     rest = size - sum(tables)
     return [*tables, rest] if rest >= 0 else [max(0, size)]
