@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import pytest
@@ -211,13 +212,13 @@ class Timed(Row):
 def dry_runs(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """Grows with each dry run from now on."""
     found: list[Any] = []
-    plain = fitted_file.need_of
 
-    def noted(module: nn.Module, call: Any, card: Any) -> Any:
+    def noted(plain: Callable[..., Any], module: nn.Module, call: Any, card: Any) -> Any:
         found.append(call)
         return plain(module, call, card)
 
-    monkeypatch.setattr(fitted_file, "need_of", noted)
+    for name in ("need_of", "need_and_order"):
+        monkeypatch.setattr(fitted_file, name, partial(noted, getattr(fitted_file, name)))
     return found
 
 

@@ -17,8 +17,17 @@ from tightfit.card import open_card
 from tightfit.place import placed
 from tightfit.testing import toy_vae
 from tightfit.weigh import weights
+from tightfit.weigh.dry import dry_run
 from tightfit.weigh.module_blocks import blocks_of
-from tightfit.weigh.order import Foreign, Order, joined, ordered, run_order
+from tightfit.weigh.order import (
+    BYTE_WORK,
+    Foreign,
+    Order,
+    dry_order,
+    joined,
+    ordered,
+    run_order,
+)
 
 BF16 = torch.bfloat16
 
@@ -379,6 +388,39 @@ def test_known_models_use_every_weight_and_none_from_elsewhere(
     assert order.unused == ()
     found = blocks_of(model)
     assert set(order.schedule(found)) == {block.name for block in found.blocks}
+
+
+@pytest.mark.parametrize("made", [flux_narrow, wan_narrow, qwen_narrow, t5_narrow, wan_vae_narrow])
+def test_one_run_tells_what_two_would(
+    made: Callable[[], tuple[nn.Module, Callable[[], object]]],
+) -> None:
+    """Every move of memory, every operator, every use and all work, in the same order."""
+    module, call = made()
+    call()  # tables of positions are made once
+    assert dry_order(module, call) == (dry_run(call), run_order(module, call))
+
+
+class Fusing(nn.Module):
+    """A table that takes part in attention, and a norm whose weight is nobody else's."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Parameter(torch.zeros(2, 64, 8))
+        self.norm = nn.RMSNorm(8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        result: torch.Tensor = self.norm(functional.scaled_dot_product_attention(x, self.table, x))
+        return result
+
+
+def test_attention_and_norms_are_the_work_of_fused_kernels() -> None:
+    """What they read is used, and what they write in between on the way is no work."""
+    module = on_meta(Fusing)
+    order = run_order(module, lambda: module(meta(2, 64, 8)))
+    written = 2 * 64 * 8 * BF16.itemsize * BYTE_WORK
+    assert order.tensors == ("table", "norm.weight")
+    assert order.uses == ("", "norm")
+    assert order.work == {"": 2 * 2 * 64 * 64 * (8 + 8) + written, "norm": written}
 
 
 @pytest.mark.parametrize("name", ["V2", "V2N", "V2P", "V3", "VA"])

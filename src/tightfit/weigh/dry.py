@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 import weakref
+from abc import abstractmethod
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -66,15 +68,44 @@ class DryRun:
     flops: int
 
 
-def dry_run(call: Callable[[], object]) -> DryRun:
+@dataclass(frozen=True)
+class Fused:
+    """A call that real cards make by one kernel, where PyTorch's code for shapes makes many.
+
+    Attributes:
+        name: of the kernel.
+        given: tensors as `Call` counts them.
+        all: every tensor that it reads.
+        made: its result.
+        flops: its operations.
+    """
+
+    name: str
+    given: list[torch.Tensor]
+    all: list[torch.Tensor]
+    made: torch.Tensor
+    flops: int = 0
+
+
+class Onlooker(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Sees every operator, but those that make the result of a fused kernel."""
+
+    looks_away = False
+
+    @abstractmethod
+    def see(self, kernel: Fused) -> None:
+        """Such a kernel has run."""
+
+
+def dry_run(call: Callable[[], object], *, onlooker: Onlooker | None = None) -> DryRun:
     """Run `call`, whose tensors lie on the meta device, and write down what it allocates.
 
     What exists before (weights, inputs) does not count; the result does. Attention and RMS norms
     are taken as the fused kernels that real cards run. Scratch inside an operator is invisible
-    here: see `weigh.workspace`.
+    here: see `weigh.workspace`. What an `onlooker` sees changes nothing.
     """
     books = _LiveBytes()
-    with torch.no_grad(), _Fused(books), books:
+    with torch.no_grad(), FusedKernels(books, onlooker), books, onlooker or nullcontext():
         result = call()
     del result
     return DryRun(books.peak, books.at, tuple(books.steps), tuple(books.calls), books.flops)
@@ -149,32 +180,64 @@ class _LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self.steps.append(Step(self._keys.pop(address), 0))
 
 
-class _Fused(TorchFunctionMode):
-    def __init__(self, books: _LiveBytes) -> None:
+class FusedKernels(TorchFunctionMode):
+    """On the meta device, attention and RMS norms are one kernel each, as on real cards."""
+
+    def __init__(self, books: _LiveBytes | None, onlooker: Onlooker | None) -> None:
         super().__init__()
         self._books = books
+        self._onlooker = onlooker
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         del types
         kwargs = kwargs or {}
-        if func is torch.nn.functional.scaled_dot_product_attention:
-            given = dict(zip(("query", "key", "value"), args, strict=False)) | kwargs
-            query, value = given.get("query"), given.get("value")
-            if query is not None and value is not None and query.device.type == "meta":
-                made = _laid_out_as(query, (*query.shape[:-1], value.shape[-1]))
-                self._books.note(ATTENTION, [query, value], [made])
-                pairs = math.prod(query.shape[:-1]) * value.shape[-2]
-                self._books.flops += 2 * pairs * (query.shape[-1] + value.shape[-1])
-                return made
-        if func is torch.nn.functional.rms_norm:
-            given = dict(zip(("input", "normalized_shape", "weight"), args, strict=False)) | kwargs
-            source, weight = given["input"], given.get("weight")
-            same = weight is None or weight.dtype == source.dtype
-            if source.device.type == "meta" and same:
-                made = torch.empty_like(source, memory_format=torch.contiguous_format)
-                self._books.note("rms_norm", [source], [made])
-                return made
-        return func(*args, **kwargs)
+        make = _KERNELS.get(func)
+        kernel = None if make is None else self._made(make, args, kwargs)
+        return func(*args, **kwargs) if kernel is None else kernel.made
+
+    def _made(self, make: _Kernel, args: Any, kwargs: Any) -> Fused | None:
+        """The books see how the result comes to be, and an onlooker sees the kernel."""
+        onlooker = self._onlooker
+        if onlooker is not None:
+            onlooker.looks_away = True
+        try:
+            kernel = make(args, kwargs)
+        finally:
+            if onlooker is not None:
+                onlooker.looks_away = False
+        if kernel is not None and self._books is not None:
+            self._books.note(kernel.name, kernel.given, [kernel.made])
+            self._books.flops += kernel.flops
+        if kernel is not None and onlooker is not None:
+            onlooker.see(kernel)
+        return kernel
+
+
+def _attention(args: Any, kwargs: Any) -> Fused | None:
+    given = dict(zip(("query", "key", "value", "attn_mask"), args, strict=False)) | kwargs
+    query, value = given.get("query"), given.get("value")
+    if query is None or value is None or query.device.type != "meta":
+        return None
+    made = _laid_out_as(query, (*query.shape[:-1], value.shape[-1]))
+    pairs = math.prod(query.shape[:-1]) * value.shape[-2]
+    flops = 2 * pairs * (query.shape[-1] + value.shape[-1])
+    return Fused(ATTENTION, [query, value], tensors_in(tuple(given.values())), made, flops)
+
+
+def _rms_norm(args: Any, kwargs: Any) -> Fused | None:
+    given = dict(zip(("input", "normalized_shape", "weight"), args, strict=False)) | kwargs
+    source, weight = given["input"], given.get("weight")
+    if source.device.type != "meta" or (weight is not None and weight.dtype != source.dtype):
+        return None
+    made = torch.empty_like(source, memory_format=torch.contiguous_format)
+    return Fused("rms_norm", [source], tensors_in((source, weight)), made)
+
+
+_Kernel = Callable[[Any, Any], Fused | None]
+_KERNELS: dict[Any, _Kernel] = {
+    torch.nn.functional.scaled_dot_product_attention: _attention,
+    torch.nn.functional.rms_norm: _rms_norm,
+}
 
 
 def _laid_out_as(query: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor:

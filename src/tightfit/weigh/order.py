@@ -12,11 +12,11 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
 
 from tightfit.weigh.blocks import Block, Leaf, Weights
+from tightfit.weigh.dry import DryRun, Fused, FusedKernels, Onlooker, dry_run
 from tightfit.weigh.places import Places
 from tightfit.weigh.shapes import tensors_in
 from tightfit.weigh.tensors import Held, Kind
@@ -106,13 +106,25 @@ class Order:
 def run_order(module: nn.Module, call: Callable[[], object]) -> Order:
     """Run `call`, which runs `module` or parts of it, and see which weights it needs when.
 
-    On the meta device this takes no values and little time; on any other it is a real run. What is
-    compiled runs as it is written. What `call` raises comes through. The module is left as it was.
+    On the meta device this takes no values and little time, and attention and RMS norms count as
+    the fused kernels that real cards run; on any other it is a real run. What is compiled runs as
+    it is written. What `call` raises comes through. The module is left as it was.
     """
     watch = _Watch(module)
-    with watch.hooked(), torch.no_grad(), _not_compiled(), watch:
+    with watch.hooked(), torch.no_grad(), _not_compiled(), FusedKernels(None, watch), watch:
         call()
     return watch.order()
+
+
+def dry_order(module: nn.Module, call: Callable[[], object]) -> tuple[DryRun, Order]:
+    """What `dry_run` and `run_order` tell of `call`, whose tensors lie on the meta device.
+
+    In one run, since that is what takes the time.
+    """
+    watch = _Watch(module)
+    with watch.hooked(), _not_compiled():
+        run = dry_run(call, onlooker=watch)
+    return run, watch.order()
 
 
 def ordered(weights: Weights, order: Order) -> Weights:
@@ -153,7 +165,7 @@ def _not_compiled() -> AbstractContextManager[object]:
     return stance("force_eager") if "torch._dynamo" in sys.modules else nullcontext()
 
 
-class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class _Watch(Onlooker):
     """Sees every operator, and knows which modules are being called meanwhile."""
 
     def __init__(self, module: nn.Module) -> None:
@@ -211,14 +223,26 @@ class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         del types
         kwargs = kwargs or {}
+        if self.looks_away:
+            return func(*args, **kwargs)
         for leaf in tree_leaves((args, kwargs)):
             if isinstance(leaf, torch.Tensor):
-                for ties in self._places.of(leaf):
-                    self._use(ties)
+                self._look(leaf)
         result = func(*args, **kwargs)
         if self._uses:
             self._work[self._uses[-1]] += _work(func, args, kwargs, result)
         return result
+
+    def see(self, kernel: Fused) -> None:
+        """Its tensors are used, and it is work."""
+        for tensor in kernel.all:
+            self._look(tensor)
+        if self._uses:
+            self._work[self._uses[-1]] += kernel.flops + BYTE_WORK * kernel.made.nbytes
+
+    def _look(self, tensor: torch.Tensor) -> None:
+        for ties in self._places.of(tensor):
+            self._use(ties)
 
     def _use(self, ties: list[Held]) -> None:
         held = self._nearest(ties)

@@ -1,10 +1,17 @@
-"""How much slack calls get."""
+"""What calls need: told by one run, and how much slack they get."""
 
 from __future__ import annotations
 
-import pytest
+from typing import Any
 
-from tightfit.run.fitting.need import Need
+import pytest
+import torch
+from torch import nn
+
+from tests.streaming import Net
+from tightfit.card import open_card
+from tightfit.errors import UsageError
+from tightfit.run.fitting.need import Call, Need, need_and_order, need_of, order_of
 from tightfit.units import MIB
 
 
@@ -41,3 +48,33 @@ def test_what_a_call_was_seen_to_hold_with_is_not_taken_away() -> None:
     """Neither from loops nor from one."""
     need = Need(allocated=100 * MIB, slack=50 * MIB, least=10 * MIB).with_room(30 * MIB)
     assert (need.slack, need.least) == (80 * MIB, 40 * MIB)
+
+
+class Looking(nn.Module):
+    """Decides by a value, which a dry run has none of."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(16, 16)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        result: torch.Tensor = self.layer(x) if x.sum() > 0 else x
+        return result
+
+
+@pytest.mark.parametrize("module", [Net(16, (0, 1, 2, 3)).eval(), Looking()])
+@pytest.mark.parametrize("name", ["virtual:1GiB", "virtual:1GiB,allocator=native"])
+def test_one_run_tells_what_two_would(module: Any, name: str) -> None:
+    """Also where nothing can be told."""
+    call = Call("forward", (torch.ones(4, 16),), {})
+    card = open_card(name)
+    both = need_and_order(module, call, card)
+    assert both == (need_of(module, call, card), order_of(module, call))
+
+
+def test_one_run_refuses_what_two_would() -> None:
+    """By its path."""
+    module = nn.BatchNorm1d(4)
+    call = Call("forward", (torch.ones(3, 4),), {})
+    with pytest.raises(UsageError, match="is written to in calls"):
+        need_and_order(module, call, open_card("virtual:1GiB"))

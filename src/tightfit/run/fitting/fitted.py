@@ -22,7 +22,7 @@ from tightfit.run.fitting.aside import drawn
 from tightfit.run.fitting.entries import Entries
 from tightfit.run.fitting.keeping import PARTS, Change, Keeping, Terms
 from tightfit.run.fitting.missed import none_missed
-from tightfit.run.fitting.need import Call, Need, need_of, order_of
+from tightfit.run.fitting.need import Call, Need, need_and_order, need_of
 from tightfit.run.fitting.placing import Weighed
 from tightfit.run.fitting.pressure import Pressure
 from tightfit.run.ladder.ladder import Ladder
@@ -110,9 +110,9 @@ class Fitted:
     def open(self, example: Call | None = None) -> None:
         """Place the weights, for a call like `example` where there is one."""
         _refuse_inference_tensors(self.module)
-        order = None if example is None else order_of(self.module, example)
-        need = Need() if example is None else need_of(self.module, example, self.card)
+        need, order = Need(), None
         if example is not None:
+            need, order = need_and_order(self.module, example, self.card)
             self._needs[example.key()] = need
             self._say(need)
         weighed = Weighed.of(self.module, order)
@@ -278,9 +278,12 @@ class Fitted:
         """What a call of new shapes needs, and in which order it uses the weights."""
         keeping = self._kept
         with nullcontext() if keeping.session is None else keeping.session.asleep():
-            self._needs[key] = need_of(self.module, call, self.card)
+            order = None
+            if keeping.weighed.order is None:
+                self._needs[key], order = need_and_order(self.module, call, self.card)
+            else:
+                self._needs[key] = need_of(self.module, call, self.card)
             self._say(self._needs[key])
-            order = order_of(self.module, call) if keeping.weighed.order is None else None
         if order is not None:
             keeping.close()
             keeping.weighed = Weighed.of(self.module, order)

@@ -20,7 +20,7 @@ from tightfit.place.streaming.caches import forget_cached
 from tightfit.plan.slack import FRAGMENTS, least_reserved, replay, steady_reserved
 from tightfit.run.fitting.aside import nothing_lasts
 from tightfit.weigh.dry import DryRun, dry_run
-from tightfit.weigh.order import Order, run_order
+from tightfit.weigh.order import Order, dry_order, run_order
 from tightfit.weigh.tensors import Held, Kind, walk
 from tightfit.weigh.workspace import CUDA, NONE, peak_of, sequence
 
@@ -176,6 +176,18 @@ def order_of(module: nn.Module, call: Call) -> Order | None:
         raise
     except Exception:  # see `need_of`
         return None
+
+
+def need_and_order(module: nn.Module, call: Call, card: Card) -> tuple[Need, Order | None]:
+    """What `need_of` and `order_of` tell, by one run where that is possible."""
+    try:
+        with _dry(module, call) as made:
+            run, order = dry_order(module, made)
+    except UsageError:
+        raise
+    except Exception:  # see `need_of`; one of the two may be told all the same
+        return need_of(module, call, card), order_of(module, call)
+    return _needed(run, card), order
 
 
 def _needed(run: DryRun, card: Card) -> Need:
