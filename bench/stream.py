@@ -3,6 +3,7 @@
     python bench/stream.py                                   # writes results/stream.json
     python bench/stream.py --only 'flux.1-dev *' --seconds 560   # some jobs, merged into the file
     python bench/stream.py --who tightfit                    # no peers
+    python bench/stream.py --packed results/packed.json      # the rows of `packed.py` beside
     python bench/stream.py --cpu                             # the same steps, no GPU
 
 Each network has random weights, drawn on the card. It runs there resident, which gives C and the
@@ -12,15 +13,18 @@ card but the named size, and only then the weights are placed. The first step, s
 timed apart; then steps run one after another, and the median counts. Side by side in each job:
 
 ``resident``    on the free card: C
-``tightfit``    whose B, and the link W of its process, give the limit max(C, B/W) of the job
+``tightfit``    whose B, and the link W of its process, give the limit max(C, B/W) of the job;
+                weights as they are, and packed in rows that are asked for: `packed.py`
 peers           where they run; a failure is a row with a note
 
-FLUX.2 is on the host once: the process that ran it resident brings its weights to the host.
+FLUX.2 is on the host once: the process that ran it resident brings its weights to the host, and
+streams them, first as they are and then packed.
 """
 
 from __future__ import annotations
 
 import argparse
+import gc
 import subprocess
 import sys
 import tempfile
@@ -32,20 +36,35 @@ from fnmatch import fnmatch
 from importlib.metadata import PackageNotFoundError, version
 from itertools import groupby
 from pathlib import Path
-from typing import Any
 
+import packed_rows
 import torch
 from ballast import Ballast, started
 from provenance import machine_of, versions_of
 from rows import write
-from stream_jobs import FULL, MINI, OURS, PEERS, RESIDENT, Job, Model, Run, runs_of
+from stream_files import Results
+from stream_jobs import (
+    FULL,
+    MINE,
+    MINI,
+    OURS,
+    PACKED,
+    PEERS,
+    RESIDENT,
+    Job,
+    Model,
+    Run,
+    rows_of,
+    runs_of,
+)
 from stream_peers import MARGINS, takes_budget
-from stream_rows import StreamRow, beside, finished, in_order, read_rows, summary, table
+from stream_rows import StreamRow, finished, in_order, read_rows, summary, table
 from stream_weights import Shelf
 
 from tightfit.units import GIB, format_bytes, parse_bytes
 
 RESULTS = Path(__file__).parent / "results" / "stream.json"
+PACKED_RESULTS = RESULTS.with_name("packed.json")
 _LIBRARIES = ("accelerate", "mmgp", "transformers")
 _CHUNK = 2 * GIB
 _GRACE = 30.0
@@ -55,20 +74,47 @@ _PATIENCE = 2.5
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run all rows, each written when it is done, and print a table."""
-    options = _parser().parse_args(arguments)
+    about = __doc__.splitlines()[0] if __doc__ else ""
+    its = parser(about, who=(OURS, *PEERS), results=RESULTS)
+    its.add_argument("--packed", type=Path, help="run the rows of packed.py too, written to this")
+    options = its.parse_args(arguments)
     if options.row:
         _one_process(options)
         return 0
+    if options.packed:
+        options.who = tuple(dict.fromkeys((*options.who, PACKED)))
     jobs = [job for job in (MINI if options.cpu else FULL) if fnmatch(job.name, options.only)]
+    raw, packed = options.output, options.packed
+    if not options.cpu:
+        raw = raw or RESULTS
+        packed = packed or (PACKED_RESULTS if PACKED in options.who else None)
+    return measure(options, jobs, raw=raw, packed=packed)
+
+
+def measure(
+    options: argparse.Namespace, jobs: Sequence[Job], *, raw: Path | None, packed: Path | None
+) -> int:
+    """Run the rows of `jobs` that `options` ask for, each written to its files when it is done.
+
+    Args:
+        options: of `parser`.
+        jobs: in the order in which they run.
+        raw, packed: files of everything but packed streaming, and of the jobs that it has.
+    """
     print(plan(jobs, options.who), file=sys.stderr)
     if options.plan:
         return 0
-    output = options.output or (None if options.cpu else RESULTS)
     with tempfile.TemporaryDirectory() as folder:
-        bench = Bench(options, jobs, Path(folder), output)
+        bench = Bench(options, jobs, Path(folder), raw, packed)
         bench.run()
-    print(table(in_order(bench.rows, jobs)))
-    print(summary(jobs, bench.rows))
+    rows = in_order(bench.rows, jobs)
+    print(table(rows))
+    if OURS in options.who:
+        print(summary(jobs, rows))
+    if PACKED in options.who:
+        print("packed:")
+        ours = packed_rows.renamed(rows, jobs)
+        print(summary([job for job in jobs if job.packed], ours, packed_rows.verdicts))
     for run in bench.late:
         print(f"no time for {run.job.name} | {run.who}", file=sys.stderr)
     return 0 if bench.rows else 1
@@ -115,7 +161,7 @@ class Bench:
         options: of the command line.
         jobs: that are asked for.
         folder: for what processes tell one another.
-        output: the results file; None is none.
+        raw, packed: results files, of all rows but packed streaming, and of its jobs; None is none.
         rows: so far.
         late: that there was no time for.
     """
@@ -123,18 +169,19 @@ class Bench:
     options: argparse.Namespace
     jobs: Sequence[Job]
     folder: Path
-    output: Path | None
+    raw: Path | None = None
+    packed: Path | None = None
     rows: list[StreamRow] = field(default_factory=list)
     late: list[Run] = field(default_factory=list)
 
     def run(self) -> None:
         """Network by network; the second process lives as long as this."""
         self._end: float = time.monotonic() + self.options.seconds
-        self._earlier: tuple[list[StreamRow], dict[str, Any], dict[str, Any]] = ([], {}, {})
         if self.options.touch:
             touch(parse_bytes(self.options.touch))
-        if self.output and self.output.exists():
-            self._earlier = read_rows(self.output)
+        every = (*FULL, *MINI)
+        self._files = [Results.raw(self.raw, every)] if self.raw else []
+        self._files += [Results.packed(self.packed, every)] if self.packed else []
         models = [list(group) for _, group in groupby(self.jobs, key=lambda job: job.model)]
         ballast: Ballast | None = None
         process: subprocess.Popen[bytes] | None = None
@@ -165,10 +212,10 @@ class Bench:
         folder.mkdir()
         shelf = Shelf.open(folder)
         try:
-            own = [run for run in runs if model.alone and run.who == OURS]
+            own = [run for run in runs if model.alone and run.who in MINE]
             seconds = model.build_seconds + sum(run.seconds for run in own)
             found = self._process(
-                [RESIDENT, *(run.job.name for run in own)], model, shelf, ballast, seconds
+                [RESIDENT, *(run.label for run in own)], model, shelf, ballast, seconds
             )
             for row in found:
                 self._keep([replace(row, job=job.name) for job in jobs] if not row.job else [row])
@@ -238,9 +285,12 @@ class Bench:
         found: list[StreamRow] = []
         if part.exists():
             found, self._machine, self._versions = read_rows(part)
-        missing = [name for name in what[1:] if name not in {row.job for row in found}]
-        who = OURS if what[0] == RESIDENT else what[0]
-        return [*found, *(StreamRow(name, who, completed=False, note=ended) for name in missing)]
+        there = {(row.who, row.job) for row in found}
+        missing = [pair for pair in rows_of(what) if pair not in there]
+        return [
+            *found,
+            *(StreamRow(name, who, completed=False, note=ended) for who, name in missing),
+        ]
 
     def _keep(self, rows: Sequence[StreamRow]) -> None:
         """Beside the others, and in the file."""
@@ -251,28 +301,26 @@ class Bench:
             took = row.note if row.seconds is None else f"{row.seconds:.4f} s a step"
             print(f"{row.job} | {row.who}: {took}", file=sys.stderr, flush=True)
         versions = getattr(self, "_versions", None)
-        if self.output and versions is not None:
-            earlier, _, then = self._earlier
-            every = beside(earlier, self.rows, then=then, now=versions)
-            ordered = in_order(every, MINI if self.options.cpu else FULL)
-            write(self.output, ordered, machine=self._machine, versions=versions)
+        if versions is not None:
+            for file in self._files:
+                file.keep(self.rows, machine=self._machine, versions=versions)
 
     def _left(self) -> float:
         return self._end - time.monotonic()
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+def parser(about: str, *, who: Sequence[str], results: Path) -> argparse.ArgumentParser:
+    """Options of this benchmark and of `packed.py`; `who` runs by default."""
+    parser = argparse.ArgumentParser(description=about)
+    whos = ",".join((*MINE, *PEERS))
     parser.add_argument("--cpu", action="store_true", help="small networks on virtual cards")
     parser.add_argument("--only", default="*", help="jobs such as 'flux.1-dev *'")
-    parser.add_argument(
-        "--who", type=_names, default=(OURS, *PEERS), help=f"some of {','.join((OURS, *PEERS))}"
-    )
+    parser.add_argument("--who", type=_names, default=tuple(who), help=f"some of {whos}")
     parser.add_argument("--seconds", type=float, default=560, help="no row starts later")
     parser.add_argument("--touch", help="bytes of host memory to take and give back first")
     parser.add_argument("--plan", action="store_true", help="print what would be run, and stop")
     parser.add_argument("--commit", help="of this source, where git cannot tell")
-    parser.add_argument("-o", "--output", type=Path, help=f"default: {RESULTS.name}")
+    parser.add_argument("-o", "--output", type=Path, help=f"default: {results.name}")
     for name in ("--model", "--ballast"):
         parser.add_argument(name, help=argparse.SUPPRESS)
     parser.add_argument("--row", nargs="+", help=argparse.SUPPRESS)
@@ -284,16 +332,16 @@ def _parser() -> argparse.ArgumentParser:
 
 def _names(text: str) -> tuple[str, ...]:
     names = tuple(text.split(","))
-    if not set(names) <= {OURS, *PEERS}:
-        raise argparse.ArgumentTypeError(f"`{text}` is not some of {','.join((OURS, *PEERS))}")
+    if not set(names) <= {*MINE, *PEERS}:
+        raise argparse.ArgumentTypeError(f"`{text}` is not some of {','.join((*MINE, *PEERS))}")
     return names
 
 
 def _one_process(options: argparse.Namespace) -> None:
-    """``--row WHO JOB…``; for ``resident``, jobs are those that run in the same process."""
+    """``--row WHO JOB…``; ``resident`` has labels of rows that run in the same process."""
     from stream_run import Place, come_home, resident, row_of, shelve
 
-    who, *names = options.row
+    who = options.row[0]
     jobs = {job.name: job for job in (MINI if options.cpu else FULL)}
     ballast = None
     if options.ballast:
@@ -322,8 +370,9 @@ def _one_process(options: argparse.Namespace) -> None:
             shelve(place, module, card)
             return
         come_home(module, card)
-    for name in names:
-        keep(row_of(place, jobs[name], OURS if who == RESIDENT else who, options.margin, module))
+    for each, name in rows_of(options.row):
+        keep(row_of(place, jobs[name], each, options.margin, module))
+        gc.collect()
 
 
 if __name__ == "__main__":

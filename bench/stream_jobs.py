@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from tightfit.plan.size import Size
 from tightfit.units import MIB, parse_bytes
 
-OURS = "tightfit"
+OURS, PACKED = "tightfit", "tightfit-packed"
+"""With weights streamed as they are, and with those packed where that is faster."""
+MINE = (OURS, PACKED)
 RESIDENT = "resident"
 LEAF, BLOCK = "diffusers group leaf", "diffusers group block"
 MMGP, ACCELERATE = "mmgp", "accelerate device_map"
@@ -49,6 +53,20 @@ class Model:
 
 
 @dataclass(frozen=True)
+class PackedBar:
+    """What packed streaming has to reach.
+
+    Attributes:
+        over: what it is held against: the resident time, the limit with unpacking, or, the other
+            way round, the time that streaming takes raw.
+        times: at most so many times that; of raw streaming, at least so many times faster.
+    """
+
+    over: Literal["resident", "limit", "raw"]
+    times: float
+
+
+@dataclass(frozen=True)
 class Job:
     """A network on a card too small for it.
 
@@ -60,6 +78,7 @@ class Job:
         extras: further ones, where time is left.
         full: the room has to be used (`stream_rows.SHARE`).
         behind: the limit is the resident time: copies have to hide behind it.
+        packed: what packed streaming has to reach; None is that it is not measured.
     """
 
     model: Model
@@ -69,6 +88,7 @@ class Job:
     extras: tuple[str, ...] = ()
     full: bool = False
     behind: bool = False
+    packed: PackedBar | None = None
 
     @property
     def name(self) -> str:
@@ -85,9 +105,10 @@ class Job:
         """Expected of one row, the start of its process included."""
         size, step = self.model.weights, self.model.step
         copied = size / 50e9
-        if who == OURS:
+        if who in MINE:
             start = 0.0 if self.model.alone else _START
-            return start + 0.6e-9 * size + 12 * max(step, copied)
+            setting_up = (0.6e-9 if who == OURS else 0.9e-9) * size
+            return start + setting_up + 12 * max(step, copied)
         if who == ACCELERATE:
             return _START + 0.3e-9 * size + 8 * (step + size / 8e9)
         return _START + 0.8e-9 * size + 9 * 1.5 * (step + copied)
@@ -112,11 +133,29 @@ class Run:
         """Expected."""
         return self.job.seconds(self.who)
 
+    @property
+    def label(self) -> str:
+        """It among other rows of one process."""
+        return f"{self.who}: {self.job.name}"
+
+
+def rows_of(what: Sequence[str]) -> list[tuple[str, str]]:
+    """Who and job of each row but the resident one that a process writes.
+
+    `what` is who it runs, then jobs; for ``resident``, labels of rows that it runs afterwards.
+    """
+    who, *names = what
+    if who != RESIDENT:
+        return [(who, name) for name in names]
+    parts = [label.partition(": ") for label in names]
+    return [(each, name) for each, _, name in parts]
+
 
 def runs_of(jobs: tuple[Job, ...]) -> list[Run]:
     """All rows of one network: ours, then the peers that have to be, then the others."""
     return [
         *(Run(job, OURS) for job in jobs),
+        *(Run(job, PACKED) for job in jobs if job.packed),
         *(Run(job, who) for job in jobs for who in job.peers),
         *(Run(job, who, extra=True) for job in jobs for who in job.extras),
     ]
@@ -139,30 +178,36 @@ _WAN = Model(
 _SDXL = Model("sdxl", "sdxl/unet", _SQUARE, "1024", "bf16", 4_900 * MIB, 0.1)
 
 FULL = (
-    Job(_FLUX, "12GiB", 1.04, peers=PEERS, full=True),
-    Job(_FLUX, "8GiB", 1.05, extras=(LEAF, BLOCK)),
-    Job(_FLUX, "6GiB", 1.05, extras=(LEAF, BLOCK)),
+    Job(_FLUX, "12GiB", 1.04, peers=PEERS, full=True, packed=PackedBar("resident", 1.10)),
+    Job(_FLUX, "8GiB", 1.05, extras=(LEAF, BLOCK), packed=PackedBar("limit", 1.05)),
+    Job(_FLUX, "6GiB", 1.05, extras=(LEAF, BLOCK), packed=PackedBar("limit", 1.05)),
     Job(_SDXL, "3GiB", 1.10, extras=(LEAF,)),
     Job(_WAN, "12GiB", 1.03, extras=(LEAF, BLOCK), behind=True),
-    Job(_FLUX2, "24GiB", 1.05),
+    Job(_FLUX2, "24GiB", 1.05, packed=PackedBar("raw", 1.25)),
 )
 """In the order in which they run: what takes most of the host comes last."""
 
 
-def _mini(name: str, part: str, size: Size, *, alone: bool = False) -> Model:
+def _mini(name: str, part: str, size: Size, dtype: str = "fp32", *, alone: bool = False) -> Model:
     spec = f"{name}/{part}"
-    return Model(name, spec, size, f"{size.width}", "fp32", 20 * MIB, 0.5, alone=alone)
+    return Model(name, spec, size, f"{size.width}", dtype, 20 * MIB, 0.5, alone=alone)
 
 
 MINI = (
     Job(
-        _mini("flux.1-dev-mini", "transformer", Size(64, 64)),
-        "8MiB",
+        _mini("flux.1-dev-mini", "transformer", Size(64, 64), "bf16"),
+        "6MiB",
         1.04,
         peers=(LEAF, MMGP),
         full=True,
+        packed=PackedBar("limit", 1.05),
     ),
     Job(_mini("sdxl-mini", "unet", Size(128, 128)), "16MiB", 1.10),
-    Job(_mini("flux.2-dev-mini", "transformer", Size(64, 64), alone=True), "8MiB", 1.05),
+    Job(
+        _mini("flux.2-dev-mini", "transformer", Size(64, 64), "bf16", alone=True),
+        "6.5MiB",
+        1.05,
+        packed=PackedBar("raw", 1.25),
+    ),
 )
 """The same steps where there is no GPU."""

@@ -25,6 +25,9 @@ class Seen:
         pinned_planned, pinned: of host memory held in place.
         predicted, predicted_reserved: peaks of the card.
         stall: seconds that compute waited for copies in the last step.
+        packed: pieces that are stored packed.
+        unpacking: seconds that unpacking them once takes, by the rate of this card.
+        placing: seconds that weights were packed, pinned and moved, in all.
         words: what a reader should know.
     """
 
@@ -37,16 +40,22 @@ class Seen:
     predicted: int | None = None
     predicted_reserved: int | None = None
     stall: float | None = None
+    packed: int | None = None
+    unpacking: float | None = None
+    placing: float | None = None
     words: str = ""
 
 
 @contextmanager
-def ours(module: nn.Module, card: Card, example: dict[str, Any]) -> Iterator[Callable[[], Seen]]:
+def ours(
+    module: nn.Module, card: Card, example: dict[str, Any], *, pack: str = "off"
+) -> Iterator[Callable[[], Seen]]:
     """While inside, `module` (on the host) runs on `card`; what is given tells what was seen.
 
-    Without a budget: all that is free on the card is its room. `example` is what a step is given.
+    Without a budget: all that is free on the card is its room. `example` is what a step is given;
+    `pack` as `tightfit.fit` has it.
     """
-    tightfit.fit(module, card=card, example=example)
+    tightfit.fit(module, card=card, example=example, pack=pack)
     try:
         yield lambda: _seen(tightfit.fitted(module))
     finally:
@@ -65,6 +74,8 @@ def _seen(fitted: Any) -> Seen:
         predicted=plan.peak_allocated,
         predicted_reserved=plan.peak_reserved,
         stall=_stall(fitted),
+        unpacking=_unpacking(fitted),
+        placing=sum(change.seconds for change in changes),
         words="; ".join(words),
     )
 
@@ -76,6 +87,15 @@ def _stall(fitted: Any) -> float | None:
     return stall
 
 
+def _unpacking(fitted: Any) -> float | None:
+    """Seconds of one step, at the rate that was measured when it was fitted."""
+    size = sum(group.layout.bytes for group in fitted.session.groups if group.packed)
+    rate: float | None = fitted.terms.supply.unpack.per_second
+    if not size:
+        return 0.0
+    return size / rate if rate else None
+
+
 def _of(session: Streaming) -> dict[str, Any]:
     return {
         "copied": session.copies.bytes,
@@ -83,4 +103,5 @@ def _of(session: Streaming) -> dict[str, Any]:
         "ring": session.ring_bytes,
         "pieces": sum(not group.stays for group in session.groups),
         "pinned": session.pinned_bytes,
+        "packed": sum(group.packed for group in session.groups),
     }

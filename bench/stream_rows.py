@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
 from rows import Row
-from stream_jobs import OURS, PEERS, RESIDENT, Job
+from stream_jobs import MINE, OURS, PACKED, PEERS, RESIDENT, Job
 
 from tightfit.units import GIB
 
+RAW = "tightfit-raw"
+"""What `OURS` is called beside packed streaming (`packed_rows`)."""
 SHARE, BEST, PINNED, HOST, RATE = 0.95, 1.8, 0.01, 0.005, 3e9
 """Of the room that is used, times faster than the best peer, part that pinned bytes may be off,
 seconds of host work a step for 100 streamed pieces, bytes of weights set up in a second."""
+
+
+Verdict = tuple[str, bool | None]
+"""What is asked for, with its figure, and whether it is met; None where it was not measured."""
 
 
 @dataclass(frozen=True)
@@ -30,10 +36,14 @@ class StreamRow(Row):
         ring_bytes: of slots.
         pieces: that are streamed.
         setup_seconds: from weights on the host to the end of the first step, less one step.
+        placing_seconds: of these, what packing, pinning and moving the weights took; dry runs,
+            planning and measuring the card are not in it.
         pinned_planned_bytes, pinned_bytes: of host memory that the driver holds in place.
         host_seconds: of our own code in one step, the card being idle.
         stall_seconds: that the card waited for copies, by the trace of a step.
         least_bytes: that any way has to copy: weights that the room leaves no place for.
+        unpack_seconds: that unpacking takes in a step, by the card's rate.
+        packed_pieces: that are stored packed, streamed or resident.
         digest: of the output.
     """
 
@@ -44,11 +54,14 @@ class StreamRow(Row):
     ring_bytes: int | None = None
     pieces: int | None = None
     setup_seconds: float | None = None
+    placing_seconds: float | None = None
     pinned_planned_bytes: int | None = None
     pinned_bytes: int | None = None
     host_seconds: float | None = None
     stall_seconds: float | None = None
     least_bytes: int | None = None
+    unpack_seconds: float | None = None
+    packed_pieces: int | None = None
     digest: str | None = None
 
     @property
@@ -67,10 +80,13 @@ class StreamRow(Row):
 
     @property
     def setup_rate(self) -> float | None:
-        """Bytes of weights a second."""
-        if self.weights_bytes is None or not self.setup_seconds or self.setup_seconds < 0:
-            return None
-        return self.weights_bytes / self.setup_seconds
+        """Bytes of weights a second, as they are used, in the whole set-up."""
+        return _rate(self.weights_bytes, self.setup_seconds)
+
+    @property
+    def placing_rate(self) -> float | None:
+        """Bytes of weights a second, as they are used, while they were moved."""
+        return _rate(self.weights_bytes, self.placing_seconds)
 
     @property
     def host_share(self) -> float | None:
@@ -99,7 +115,7 @@ def finished(rows: Iterable[StreamRow]) -> list[StreamRow]:
     rows = list(rows)
     ours = {row.job: row.limit_seconds for row in rows if row.who == OURS}
     return [
-        row if row.who in (OURS, RESIDENT) else replace(row, limit_seconds=ours.get(row.job))
+        row if row.who in (*MINE, RESIDENT) else replace(row, limit_seconds=ours.get(row.job))
         for row in rows
     ]
 
@@ -132,7 +148,7 @@ def beside(
 def in_order(rows: Iterable[StreamRow], jobs: Sequence[Job]) -> list[StreamRow]:
     """By job, then resident, ours, the peers."""
     names = [job.name for job in jobs]
-    whos = [RESIDENT, OURS, *PEERS]
+    whos = [RESIDENT, OURS, PACKED, RAW, *PEERS]
 
     def key(row: StreamRow) -> tuple[int, int]:
         place = names.index(row.job) if row.job in names else len(names)
@@ -152,7 +168,7 @@ def read_rows(path: Path) -> tuple[list[StreamRow], dict[str, Any], dict[str, An
     return rows, content["machine"], content["versions"]
 
 
-def verdicts(job: Job, rows: Iterable[StreamRow]) -> Iterator[tuple[str, bool | None]]:
+def verdicts(job: Job, rows: Iterable[StreamRow]) -> Iterator[Verdict]:
     """What the job asks for, and whether it is met; None where it was not measured."""
     mine = {row.who: row for row in rows if row.job == job.name}
     ours = mine.get(OURS)
@@ -188,20 +204,28 @@ def verdicts(job: Job, rows: Iterable[StreamRow]) -> Iterator[tuple[str, bool | 
         f"host work {_text(work, '.2f')} ms for 100 pieces (<= {1e3 * HOST:g})",
         _at_most(ours.host_share, HOST),
     )
-    rate = ours.setup_rate
-    yield (
-        f"set-up {_text(rate and rate / 1e9, '.2f')} GB/s (>= {RATE / 1e9:g})",
-        _at_least(rate, RATE),
-    )
+    yield set_up(ours)
 
 
-def summary(jobs: Sequence[Job], rows: Sequence[StreamRow]) -> str:
+def set_up(row: StreamRow) -> Verdict:
+    """How fast weights were loaded, packed and pinned; the whole set-up is told beside it."""
+    rate = row.placing_rate
+    words = f"load, pack and pin {_text(rate and rate / 1e9, '.2f')} GB/s (>= {RATE / 1e9:g})"
+    whole = f" of {_text(row.setup_seconds, '.1f')} s set-up" if row.setup_seconds else ""
+    return words + whole, _at_least(rate, RATE)
+
+
+def summary(
+    jobs: Sequence[Job],
+    rows: Sequence[StreamRow],
+    judged: Callable[[Job, Sequence[StreamRow]], Iterable[Verdict]] = verdicts,
+) -> str:
     """A line for each job; what is not met stands in bold."""
     lines = []
     for job in jobs:
         told = [
             words if holds else f"**{words}**" if holds is False else f"{words}: not measured"
-            for words, holds in verdicts(job, rows)
+            for words, holds in judged(job, rows)
         ]
         lines.append(f"- {job.name}: {'; '.join(told)}")
     return "\n".join(lines)
@@ -222,11 +246,14 @@ def table(rows: Iterable[StreamRow]) -> str:
         "peak reserved",
         "of room",
         "set-up s",
+        "placing s",
         "GB/s",
         "pinned",
         "planned",
         "host ms",
         "stall ms",
+        "packed",
+        "unpack ms",
         "bits",
         "note",
     )
@@ -245,16 +272,23 @@ def table(rows: Iterable[StreamRow]) -> str:
             _gib(row.peak_reserved_bytes),
             _text(row.share, ".1%"),
             _text(row.setup_seconds, ".1f"),
-            _text(row.setup_rate and row.setup_rate / 1e9, ".2f"),
+            _text(row.placing_seconds, ".1f"),
+            _text(row.placing_rate and row.placing_rate / 1e9, ".2f"),
             _gib(row.pinned_bytes),
             _gib(row.pinned_planned_bytes),
             _text(row.host_seconds and 1e3 * row.host_seconds, ".2f"),
             _text(row.stall_seconds and 1e3 * row.stall_seconds, ".1f"),
+            _text(row.packed_pieces, "d"),
+            _text(row.unpack_seconds and 1e3 * row.unpack_seconds, ".1f"),
             _bits(row),
             row.note,
         )
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
+
+
+def _rate(size: int | None, seconds: float | None) -> float | None:
+    return size / seconds if size is not None and seconds and seconds > 0 else None
 
 
 def _bits(row: StreamRow) -> str:

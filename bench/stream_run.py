@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from ballast import Ballast
 from held_card import reside
-from stream_jobs import DTYPES, OURS, RESIDENT, Job, Model
+from stream_jobs import DTYPES, MINE, PACKED, RESIDENT, Job, Model
 from stream_ours import Seen, ours
 from stream_peers import Room, budget_of, prepare
 from stream_rows import StreamRow, least_copied, limit_of
@@ -78,6 +78,12 @@ class Place:
     def free_card(self) -> Card:
         """With everything free."""
         return open_card(_FREE if self.ballast is None else "cuda:0")
+
+    def packs(self, who: str) -> str:
+        """What `who` of ours does about packing; of a virtual card no rates are known."""
+        if who != PACKED:
+            return "off"
+        return "on" if self.ballast is None else "auto"
 
     @contextmanager
     def small(self, card: Card, size: int) -> Iterator[None]:
@@ -204,8 +210,8 @@ def _measured(
         work: float | None = None
         copied: int | None = None
         start = time.perf_counter()
-        if row.who == OURS:
-            with ours(module, card, inputs.values) as look:
+        if row.who in MINE:
+            with ours(module, card, inputs.values, pack=place.packs(row.who)) as look:
                 card.sync()
                 ready, placed = time.perf_counter() - start, card.read()
                 done, copied, seen, work = _ours(card, module, inputs, look)
@@ -245,6 +251,9 @@ def _measured(
         ring_bytes=seen.ring,
         pieces=seen.pieces,
         setup_seconds=ready + done.first - done.typical,
+        placing_seconds=seen.placing,
+        unpack_seconds=seen.unpacking,
+        packed_pieces=seen.packed,
         pinned_planned_bytes=seen.pinned_planned,
         pinned_bytes=seen.pinned,
         host_seconds=work,

@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import ballast
+import packed
+import packed_rows
 import pytest
 import stream
 import stream_steps
@@ -28,13 +30,18 @@ from stream_jobs import (
     MINI,
     MMGP,
     OURS,
+    PACKED,
     PEERS,
     RESIDENT,
     Job,
+    PackedBar,
+    Run,
+    rows_of,
     runs_of,
 )
 from stream_peers import MARGINS, Room, budget_of, prepare, takes_budget
 from stream_rows import (
+    RAW,
     StreamRow,
     beside,
     finished,
@@ -98,7 +105,7 @@ class TestJobs:
     def test_ours_come_before_peers_and_what_has_to_be_before_the_rest(self) -> None:
         """So that what a run is for is done when time runs out."""
         runs = runs_of(FULL[:3])
-        assert [run.who for run in runs[:3]] == [OURS] * 3
+        assert [run.who for run in runs[:6]] == [OURS] * 3 + [PACKED] * 3
         extras = [run.extra for run in runs]
         assert extras == sorted(extras)
 
@@ -135,15 +142,21 @@ class TestArithmetic:
             peak_reserved_bytes=96,
             weights_bytes=8 * 10**9,
             setup_seconds=2.0,
+            placing_seconds=1.0,
             host_seconds=0.002,
             pieces=40,
         )
         assert row.ratio == pytest.approx(1.2)
         assert row.share == pytest.approx(0.96)
         assert row.setup_rate == pytest.approx(4e9)
+        assert row.placing_rate == pytest.approx(8e9)
         assert row.host_share == pytest.approx(0.005)
         bare = a_row()
         assert (bare.ratio, bare.share, bare.setup_rate, bare.host_share) == (None,) * 4
+        assert (bare.placing_rate, a_row(setup_seconds=-1.0, weights_bytes=1).setup_rate) == (
+            None,
+            None,
+        )
 
     def test_peers_are_held_against_our_limit(self) -> None:
         """That of the same job; the resident run has its own."""
@@ -191,6 +204,7 @@ class TestBars:
             pieces=30,
             weights_bytes=24 * 10**9,
             setup_seconds=6.0,
+            placing_seconds=5.0,
         )
         return [ours, a_row(LEAF, seconds=0.5), a_row(MMGP, completed=False)]
 
@@ -208,7 +222,7 @@ class TestBars:
             ({"peak_reserved_bytes": 940}, "94.0% of the room"),
             ({"pinned_bytes": 1011}, "pinned +1.1% off"),
             ({"host_seconds": 0.0016}, "host work 5.33 ms"),
-            ({"setup_seconds": 8.1}, "set-up 2.96 GB/s"),
+            ({"placing_seconds": 8.1}, "load, pack and pin 2.96 GB/s (>= 3) of 6.0 s set-up"),
         ],
     )
     def test_each_can_be_missed(self, change: dict[str, Any], words: str) -> None:
@@ -243,6 +257,82 @@ class TestBars:
         assert [line.split(" | ")[1] for line in lines] == [RESIDENT, OURS, MMGP, OURS]
         assert "| rms 5.0e-01 |" in lines[1]
         assert lines[2].endswith("| failed |")
+
+
+class TestPacked:
+    """What is said of packed rows."""
+
+    def good(self) -> StreamRow:
+        return a_row(
+            PACKED,
+            seconds=0.188,
+            resident_seconds=0.172,
+            unpack_seconds=0.008,
+            copied_bytes=9 * 10**9,
+            link_rate=50 * 10**9,
+            budget_bytes=1000,
+            peak_reserved_bytes=990,
+            weights_bytes=24 * 10**9,
+            placing_seconds=7.0,
+            bit_equal=True,
+        )
+
+    def told(self, job: Job, **change: Any) -> str:
+        rows = [
+            replace(self.good(), job=job.name, **change),
+            replace(self.good(), job=job.name, who=OURS, seconds=0.26),
+        ]
+        return summary([job], packed_rows.renamed(rows, FULL), packed_rows.verdicts)
+
+    def test_the_limit_with_unpacking(self) -> None:
+        """Computing and unpacking wait for one another, copying for neither."""
+        row = self.good()
+        assert packed_rows.unpacking_limit(row) == pytest.approx(0.18)
+        copied = replace(row, copied_bytes=10**10)
+        assert packed_rows.unpacking_limit(copied) == pytest.approx(0.2)
+        nothing = replace(row, copied_bytes=0, link_rate=None)
+        assert packed_rows.unpacking_limit(nothing) == pytest.approx(0.18)
+        for name in ("resident_seconds", "unpack_seconds", "copied_bytes", "link_rate"):
+            assert packed_rows.unpacking_limit(replace(row, **{name: None})) is None
+
+    def test_jobs_and_bars_are_those_of_the_issue(self) -> None:
+        """Near the resident run, near the limit, faster than raw; leaf offload in one of them."""
+        jobs = packed.packed_jobs(FULL)
+        assert [(job.model.name, job.card, job.packed) for job in jobs] == [
+            ("flux.1-dev", "12GiB", PackedBar("resident", 1.10)),
+            ("flux.1-dev", "8GiB", PackedBar("limit", 1.05)),
+            ("flux.1-dev", "6GiB", PackedBar("limit", 1.05)),
+            ("flux.2-dev", "24GiB", PackedBar("raw", 1.25)),
+        ]
+        flux = stream.wanted(jobs[:3], (OURS, PACKED, LEAF))
+        assert [run.job.card for run in flux if run.who == LEAF] == ["12GiB"]
+
+    @pytest.mark.parametrize("job", packed.packed_jobs(FULL), ids=lambda job: job.name)
+    def test_a_good_run_meets_all(self, job: Job) -> None:
+        """Whatever it is held against."""
+        assert "**" not in self.told(job)
+        assert "not measured" not in self.told(job)
+
+    @pytest.mark.parametrize(
+        ("at", "change", "words"),
+        [
+            (0, {"seconds": 0.19}, "1.105 x resident (<= 1.1)"),
+            (1, {"seconds": 0.19}, "1.056 x limit with unpacking (<= 1.05)"),
+            (-1, {"seconds": 0.21}, "1.24 x faster than raw (>= 1.25)"),
+            (0, {"bit_equal": False}, "bit-equal"),
+            (0, {"peak_reserved_bytes": 1001}, "100.1% of the room (<= 100%)"),
+            (0, {"placing_seconds": 8.1}, "load, pack and pin 2.96 GB/s (>= 3)"),
+        ],
+    )
+    def test_each_can_be_missed(self, at: int, change: dict[str, Any], words: str) -> None:
+        """And is then in bold."""
+        assert f"**{words}**" in self.told(FULL[at], **change)
+
+    def test_what_was_not_measured_is_neither_met_nor_missed(self) -> None:
+        """In none of its parts, and where a job has no packed row."""
+        for job in (*packed.packed_jobs(FULL), FULL[3]):
+            for rows in ([], [a_row(job=job.name)]):
+                assert {holds for _, holds in packed_rows.verdicts(job, rows)} == {None}
 
 
 class TestFile:
@@ -471,7 +561,10 @@ class TestProcess:
     def test_a_network_streams_with_the_bits_of_the_resident_one(
         self, tmp_path: Path, alone: bool
     ) -> None:
-        """From the shelf, or brought home; the rows hold what is asked of them."""
+        """From the shelf, or brought home; the rows hold what is asked of them.
+
+        Raw and packed, one after the other, with the same weights.
+        """
         place = Place(None, tmp_path, Shelf.open(tmp_path))
         card = place.free_card()
         whole, module, _ = resident(place, SMALL.model, card)
@@ -484,18 +577,24 @@ class TestProcess:
             mine = module
         else:
             shelve(place, module, card)
-        row = row_of(place, SMALL, OURS, 0, mine)
+        rows = [row_of(place, SMALL, who, 0, mine) for who in (OURS, PACKED)]
         place.shelf.close()
-        assert row.completed, row.note
-        assert row.bit_equal
-        assert row.digest == whole.digest
-        assert f"output sha256 {whole.digest}" in row.note
-        assert row.budget_bytes == SMALL.bytes
-        assert 0 < (row.share or 0) <= 1
-        assert row.copied_bytes
-        assert row.copied_bytes >= (row.least_bytes or 0)
-        assert row.pieces
-        assert row.resident_seconds == whole.seconds
+        for row in rows:
+            assert row.completed, row.note
+            assert row.bit_equal
+            assert row.digest == whole.digest
+            assert f"output sha256 {whole.digest}" in row.note
+            assert row.budget_bytes == SMALL.bytes
+            assert 0 < (row.share or 0) <= 1
+            assert row.copied_bytes
+            assert row.pieces
+            assert row.resident_seconds == whole.seconds
+            assert 0 < (row.placing_seconds or 0) < 100
+        raw, packed = rows
+        assert (raw.packed_pieces, raw.unpack_seconds) == (0, 0.0)
+        assert (raw.copied_bytes or 0) >= (raw.least_bytes or 0)
+        assert (packed.packed_pieces or 0) > 0
+        assert packed.unpack_seconds is None  # nobody knows how fast a virtual card is
 
     def test_a_failure_is_a_row_with_a_note(self, tmp_path: Path) -> None:
         """Here nothing is on the shelf."""
@@ -513,7 +612,7 @@ class Told(stream.Bench):
     def __init__(self, jobs: Sequence[Job], seconds: float, folder: Path, **more: Any) -> None:
         who = more.pop("who", (OURS, *PEERS))
         options = argparse.Namespace(seconds=seconds, who=who, cpu=True, touch=None, commit=None)
-        super().__init__(options, jobs, folder, None)
+        super().__init__(options, jobs, folder, more.pop("raw", None), more.pop("packed", None))
         self.asked: list[tuple[list[str], int]] = []
         self.spent = 0.0
         self.fails: set[str] = more.pop("fails", set())
@@ -521,12 +620,13 @@ class Told(stream.Bench):
     def _process(self, what: Sequence[str], *given: Any) -> list[StreamRow]:
         self.asked.append((list(what), given[4] if len(given) > 4 else 0))
         self.spent += given[3]
-        who, *names = what
-        if who in self.fails:
+        self._machine, self._versions = {"gpu": "none"}, {"commit": "1"}
+        pairs = rows_of(what)
+        if what[0] in self.fails:
             note = "torch.OutOfMemoryError"
-            return [a_row(who, job=name, completed=False, note=note) for name in names]
-        rows = [] if who != RESIDENT else [a_row(RESIDENT, job="", seconds=1.0)]
-        return [*rows, *(a_row(OURS if rows else who, job=name, seconds=2.0) for name in names)]
+            return [a_row(who, job=name, completed=False, note=note) for who, name in pairs]
+        rows = [] if what[0] != RESIDENT else [a_row(RESIDENT, job="", seconds=1.0)]
+        return [*rows, *(a_row(who, job=name, seconds=2.0) for who, name in pairs)]
 
     def _left(self) -> float:
         return float(self.options.seconds) - self.spent
@@ -543,7 +643,7 @@ class TestCall:
             [RESIDENT],
             [RESIDENT],
             [RESIDENT],
-            [RESIDENT, FULL[-1].name],
+            [RESIDENT, f"{OURS}: {FULL[-1].name}"],
         ]
         for job in FULL:
             found = {row.who for row in bench.rows if row.job == job.name}
@@ -553,7 +653,8 @@ class TestCall:
     def test_what_runs_if_time_is_left_leaves_the_rest_its_time(self, tmp_path: Path) -> None:
         """Extras are late, not the networks that come after them."""
         needed = sum(
-            jobs[0].model.build_seconds + sum(r.seconds for r in runs_of(jobs) if not r.extra)
+            jobs[0].model.build_seconds
+            + sum(r.seconds for r in stream.wanted(jobs, (OURS, *PEERS)) if not r.extra)
             for jobs in (FULL[:3], FULL[3:4], FULL[4:5], FULL[5:])
         )
         bench = Told(FULL, needed + 60, tmp_path)
@@ -587,6 +688,38 @@ class TestCall:
         assert {row.who for row in bench.rows} == {OURS, *PEERS}
         assert all("resident run failed" in row.note for row in bench.rows)
 
+    def test_one_call_writes_raw_and_packed_rows_to_a_file_each(self, tmp_path: Path) -> None:
+        """In the packed one packed streaming is ours, with resident row and peers beside it."""
+        raw, packed = tmp_path / "stream.json", tmp_path / "packed.json"
+        who = (OURS, *PEERS, PACKED)
+        bench = Told(FULL, 1e6, tmp_path, who=who, raw=raw, packed=packed)
+        bench.run()
+        assert bench.asked[-1][0] == [
+            RESIDENT,
+            f"{OURS}: {FULL[-1].name}",
+            f"{PACKED}: {FULL[-1].name}",
+        ]
+        rows, machine, versions = read_rows(raw)
+        assert (machine, versions) == ({"gpu": "none"}, {"commit": "1"})
+        assert PACKED not in {row.who for row in rows}
+        assert {row.job for row in rows} == {job.name for job in FULL}
+        rows, _, _ = read_rows(packed)
+        assert {row.job for row in rows} == {job.name for job in FULL if job.packed}
+        assert {row.who for row in rows if row.job == FIRST.name} == {RESIDENT, OURS, RAW, *PEERS}
+        assert {row.who for row in rows if row.job == FULL[-1].name} == {RESIDENT, OURS, RAW}
+
+    def test_what_a_file_had_stays_beside_what_is_new(self, tmp_path: Path) -> None:
+        """Also under the names that it has there."""
+        packed = tmp_path / "packed.json"
+        for jobs in (FULL[1:2], FULL[:1]):
+            folder = tmp_path / jobs[0].card
+            folder.mkdir()
+            Told(jobs, 1e6, folder, who=(OURS, PACKED), packed=packed).run()
+        rows, _, _ = read_rows(packed)
+        assert [(row.job, row.who) for row in rows] == [
+            (job.name, who) for job in FULL[:2] for who in (RESIDENT, OURS, RAW)
+        ]
+
     def test_a_process_that_dies_is_a_row(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -601,6 +734,9 @@ class TestCall:
         bench._end = 1e9
         shelf = Shelf.open(tmp_path)
         (row,) = bench._process([OURS, FIRST.name], FIRST.model, shelf, None, 1.0)
+        label = Run(FIRST, PACKED).label
+        (other,) = bench._process([RESIDENT, label], FIRST.model, shelf, None, 1.0)
         shelf.close()
         assert not row.completed
         assert row.note == "its process ended with -9"
+        assert (other.who, other.job, other.completed) == (PACKED, FIRST.name, False)

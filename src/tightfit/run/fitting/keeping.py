@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from itertools import product
@@ -51,11 +52,14 @@ class Change:
         call: the number of the call before which it was done, from 0; None is at the start.
         why: in words.
         resident_bytes: before and after.
+        seconds: that moving them took, packing and pinning included, planning not; with tries
+            just before that found too little room.
     """
 
     call: int | None
     why: str
     resident_bytes: tuple[int, int]
+    seconds: float = 0.0
 
 
 @dataclass
@@ -123,6 +127,7 @@ class Keeping:
     _more: int = 0
     _patience: int = _PATIENCE[0]
     _grew: bool = False
+    _moving: float = 0.0
     _packed: tuple[Weighed, Packs] | None = None
 
     def __post_init__(self) -> None:
@@ -249,27 +254,37 @@ class Keeping:
             self._placement = _Placement(plan, residency, taken_by(plan, need), given)
             return
         self._placement = None
-        if self.session is None:
-            self.session = self._stack.enter_context(
-                streamed(
-                    self.module,
-                    self.card,
-                    residency,
-                    self.weighed.blocks,
-                    order=self.weighed.order,
-                    pins=self.terms.pins,
-                    traces=self.terms.traces,
-                    compares=self.terms.compares,
-                    room=room,
-                )
-            )
-        else:
-            self.session.change(residency, room=room)
-        done = self.session.residency
+        done = self._moved(residency, room)
         taken = taken_by(plan, need) - residency.bytes + done.bytes
         self._placement = _Placement(plan, residency, taken, given)
         self.keepsakes = self._remembered()
-        self.changes.append(Change(self.call, why, (before, done.resident_bytes)))
+        moved = (before, done.resident_bytes)
+        self.changes.append(Change(self.call, why, moved, self._moving))
+        self._moving = 0.0
+
+    def _moved(self, residency: Residency, room: int | None) -> Residency:
+        """What came of it, in how much time."""
+        start = time.perf_counter()
+        try:
+            if self.session is None:
+                self.session = self._stack.enter_context(
+                    streamed(
+                        self.module,
+                        self.card,
+                        residency,
+                        self.weighed.blocks,
+                        order=self.weighed.order,
+                        pins=self.terms.pins,
+                        traces=self.terms.traces,
+                        compares=self.terms.compares,
+                        room=room,
+                    )
+                )
+            else:
+                self.session.change(residency, room=room)
+        finally:
+            self._moving += time.perf_counter() - start
+        return self.session.residency
 
     def _packs(self) -> Packs:
         """What the weights would take packed; looked at once."""
