@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
@@ -33,6 +34,10 @@ __all__ = [
 ]
 
 _PARAMETRIZATIONS = "parametrizations"
+_TABLES = ("_parameters", "_buffers", "_modules")
+_PLAIN = frozenset((bool, int, float, str, type(None)))
+_HOLDERS = frozenset((dict, OrderedDict, list, tuple, set))
+"""Most attributes of modules are plain or empty, such as a dozen tables of hooks each."""
 _ORIGINALS = ("_g", "_v", "_orig")
 """What old-style weight norm, spectral norm and pruning append to the name of a weight."""
 
@@ -96,7 +101,8 @@ def walk(module: nn.Module) -> Iterator[Held]:
                 if tensor is not None:
                     yield Held(f"{dot}{name}", owner, name, (), kind, tensor, prefix)
         for name, value in vars(owner).items():
-            if name in ("_parameters", "_buffers", "_modules"):
+            kind_of = type(value)
+            if kind_of in _PLAIN or (kind_of in _HOLDERS and not value) or name in _TABLES:
                 continue
             for steps, tensor in _inside(value, DEPTH):
                 path = f"{dot}{name}" + "".join(f"[{step!r}]" for step in steps)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
@@ -14,6 +14,8 @@ from torch import nn
 
 from tightfit.weigh import DEPTH
 
+_PLAIN = frozenset((bool, int, float, str, type(None)))
+_CONTAINERS = frozenset((dict, OrderedDict, list, set, deque))
 _OPAQUE = (
     BuiltinFunctionType,
     FunctionType,
@@ -35,6 +37,7 @@ class Aside:
     def __init__(self, module: nn.Module, given: Iterable[object]) -> None:
         """Of `module` and its parts, and of objects that a call is `given`."""
         self._undo: list[Callable[[], None]] = []
+        self._empty: list[Any] = []
         self._seen: dict[int, object] = {}
         for part in module.modules():
             self._look(vars(part), DEPTH + 1)
@@ -43,11 +46,21 @@ class Aside:
 
     def put_back(self) -> None:
         """Everything is as it was; what has not changed is not touched."""
+        for container in self._empty:
+            if container:
+                container.clear()
         for undo in self._undo:
             undo()
 
     def _look(self, value: object, depth: int) -> None:
-        if not depth or isinstance(value, _OPAQUE) or id(value) in self._seen:
+        kind = type(value)
+        if kind in _PLAIN or not depth or id(value) in self._seen:
+            return
+        if kind in _CONTAINERS and not value:  # as most tables of hooks are
+            self._seen[id(value)] = value
+            self._empty.append(value)
+            return
+        if isinstance(value, _OPAQUE):
             return
         inside: Iterable[object]
         if isinstance(value, dict):
