@@ -43,7 +43,7 @@ def test_containers_are_what_they_held(kind: Any, full: bool, where: str) -> Non
     elif where == "child":
         module[0].kept = container
     else:
-        given.kept = {"deep": [container]} if where == "nested" else container
+        given.kept = [container] if where == "nested" else container
     with nothing_lasts(module, [given]):
         fill(container)
         assert list(container) != before
