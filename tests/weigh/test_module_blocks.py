@@ -110,6 +110,18 @@ def test_a_block_above_a_quarter_gives_way_to_those_inside_it() -> None:
     assert "blocks.0" in names(blocks_of(Tower(Mix(8))))
 
 
+def test_a_named_block_gives_way_to_named_ones_inside_where_it_is_a_large_part_of_all() -> None:
+    """As the last stage of SDXL's UNet does: nothing else could be copied while it runs."""
+    module = Tower(Stage(3), *(Stage(1) for _ in range(40)))
+    module._no_split_modules = ["Stage", "Mix"]
+    found = names(blocks_of(module))
+    assert [name for name in found if name.startswith("blocks.0.")] == [
+        *(f"blocks.0.layers.{at}" for at in range(3)),
+        "blocks.0.norm",
+    ]
+    assert "blocks.1" in found
+
+
 def test_a_mixed_list_of_composites_holds_blocks() -> None:
     """Unless they hold such lists themselves: then the even ones inside are."""
     flat = Tower(Mix(8), Other(8), Mix(8), Other(8), Mix(8))

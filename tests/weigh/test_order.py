@@ -421,6 +421,7 @@ def test_attention_and_norms_are_the_work_of_fused_kernels() -> None:
     assert order.tensors == ("table", "norm.weight")
     assert order.uses == ("", "norm")
     assert order.work == {"": 2 * 2 * 64 * 64 * (8 + 8) + written, "norm": written}
+    assert order.launches == {"": 1, "norm": 1}
 
 
 @pytest.mark.parametrize("name", ["V2", "V2N", "V2P", "V3", "VA"])

@@ -104,6 +104,7 @@ class Demand:
         what: completes "Not enough memory to …"; None is the stage's name.
         model: stages of one model share its weights; None is a model of its own.
         mapped: the masters lie in a file in the form that is copied, and can stay there.
+        piece: see `tightfit.plan.streaming.residency.Limits`; None is as it is there.
     """
 
     stage: str
@@ -120,6 +121,7 @@ class Demand:
     what: str | None = None
     model: str | None = None
     mapped: bool = False
+    piece: float | None = None
 
     def __post_init__(self) -> None:
         """Refuse what cannot be a stage."""

@@ -170,7 +170,8 @@ def _first_way(needs: Sequence[WayNeed], room: int) -> Way | None:
 
 def limits_of(demand: Demand, supply: Supply) -> Limits:
     """What bounds one call of `demand`."""
-    return Limits(compute_seconds(demand, supply)[0], supply.link.per_second)
+    limits = Limits(compute_seconds(demand, supply)[0], supply.link.per_second)
+    return limits if demand.piece is None else replace(limits, piece=demand.piece)
 
 
 def _settled(outline: Outline, supply: Supply, room: int, mode: Mode) -> Residency | None:

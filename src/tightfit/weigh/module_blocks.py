@@ -27,6 +27,9 @@ _FEATURES = (("in_features", "out_features"), ("infeatures", "outfeatures"))
 _WEIGHTS = ("weight", "weight_packed")
 _WHOLE = 4
 """A block above one part in so many of its model gives way to the blocks inside it."""
+_COARSE = 32
+"""Likewise, where the model names those inside as well: the last stage of SDXL's UNet takes an
+eighth of a step, in which nothing could be copied but itself."""
 
 
 def blocks_of(
@@ -130,7 +133,7 @@ class _Cut:
         for path, size in own.items():
             for above in _upwards(path):
                 self._below[above] += size
-        self._limit = self._below[""] / _WHOLE
+        self._whole = self._below[""]
         self._paths = {id(module): path for path, module in root.named_modules()}
         self._named = {
             name
@@ -159,9 +162,11 @@ class _Cut:
 
     def _gives_way(self, block: nn.Module, size: int) -> bool:
         """Whether the blocks inside are the better units: they are smaller, or they are named."""
-        if size > self._limit and self._holds_blocks(block):
+        if size > self._whole / _WHOLE and self._holds_blocks(block):
             return True
-        return not self._is_named(block) and any(map(self._is_named, block.modules()))
+        inside = (each for each in block.modules() if each is not block)
+        finer = any(map(self._is_named, inside))
+        return finer and (not self._is_named(block) or size > self._whole / _COARSE)
 
     def _blocks_in(self, module: nn.Module) -> list[nn.Module]:
         """The children of `module` that are blocks: by their class, or as members of a list."""

@@ -70,6 +70,7 @@ class Order:
         work: for each of `uses`, what was done from its first tensor on until another's came, in
             floating-point operations; a byte that is written counts as `BYTE_WORK` of them. What
             happens between two layers, such as attention, is the work of the first.
+        launches: likewise, how many operators made something new.
     """
 
     tensors: tuple[str, ...]
@@ -79,6 +80,7 @@ class Order:
     foreign: tuple[Foreign, ...] = ()
     foreign_attributes: tuple[Foreign, ...] = ()
     work: Mapping[str, float] = field(default_factory=dict)
+    launches: Mapping[str, int] = field(default_factory=dict)
 
     def schedule(self, weights: Weights) -> tuple[str, ...]:
         """Names of the blocks in the order they are needed; again where they are needed again."""
@@ -179,6 +181,7 @@ class _Watch(Onlooker):
         self._foreign: dict[Kind, dict[Foreign, None]] = {kind: {} for kind in Kind}
         self._places = Places(module)
         self._work: Counter[str] = Counter()
+        self._launches: Counter[str] = Counter()
 
     def order(self) -> Order:
         """What was seen."""
@@ -191,6 +194,7 @@ class _Watch(Onlooker):
             tuple(weights),
             tuple(self._foreign[Kind.ATTRIBUTE]),
             MappingProxyType(dict(self._work)),
+            MappingProxyType(dict(self._launches)),
         )
 
     @contextmanager
@@ -230,7 +234,9 @@ class _Watch(Onlooker):
                 self._look(leaf)
         result = func(*args, **kwargs)
         if self._uses:
-            self._work[self._uses[-1]] += _work(func, args, kwargs, result)
+            work = _work(func, args, kwargs, result)
+            self._work[self._uses[-1]] += work
+            self._launches[self._uses[-1]] += work > 0
         return result
 
     def see(self, kernel: Fused) -> None:
@@ -239,6 +245,7 @@ class _Watch(Onlooker):
             self._look(tensor)
         if self._uses:
             self._work[self._uses[-1]] += kernel.flops + BYTE_WORK * kernel.made.nbytes
+            self._launches[self._uses[-1]] += 1
 
     def _look(self, tensor: torch.Tensor) -> None:
         for ties in self._places.of(tensor):

@@ -77,3 +77,24 @@ def test_no_pieces_and_nothing_to_stream_are_no_special_cases(room: int) -> None
     """Empty in, empty out; pieces of 0 bytes stay."""
     assert spread([], [], room) == []
     assert spread(pieces_of([0, 0]), [False, False], room) == [True, True]
+
+
+def test_small_pieces_stay_where_what_is_left_out_can_be_without_them() -> None:
+    """A copy costs the host the same whatever its size."""
+    pieces = pieces_of([64, 2, 64, 2, 64, 2, 64, 2])
+    stays = spread(pieces, [False] * len(pieces), 140)
+    assert [piece.bytes for piece, stay in zip(pieces, stays, strict=True) if not stay] == [64, 64]
+    everything = spread(pieces, [False] * len(pieces), 4)
+    assert bytes_of(pieces, [not stay for stay in everything]) >= 264 - 4
+
+
+def test_no_more_is_made_good_than_the_ring_has_room_for() -> None:
+    """Where compute passes with nothing to stream, a burst afterwards would wait for the link."""
+    pieces = pieces_of([0] * 4 + [8] * 20, [10] * 4 + [2] * 20)
+    assert _longest_run(spread(pieces, [False] * 24, 80)) == 7
+    assert _longest_run(spread(pieces, [False] * 24, 80, ahead=16)) <= 4
+
+
+def _longest_run(stays: list[bool]) -> int:
+    runs = "".join("." if stay else "x" for stay in stays).split(".")
+    return max(map(len, runs))

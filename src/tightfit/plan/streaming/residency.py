@@ -19,10 +19,6 @@ MODES: tuple[Mode, ...] = ("auto", "high", "low", "none")
 _QUARTER = 4
 _AS_GOOD = 1.02
 """Copying in larger pieces is worth this much of a step: fewer copies, events and stalls."""
-_COPY = 20e-6
-"""Seconds that one more copy is taken to cost, whatever its size: hooks, events and its launch. The
-hooks of a layer alone were seen to take 17 to 19 microseconds. It counts where ways are compared,
-and in no time that is told."""
 _COARSE = {"none": 0, "block": 1, "leaf": 2, "rows": 3}
 _LOOKS = 8
 
@@ -34,10 +30,13 @@ class Limits:
     Attributes:
         compute: seconds with everything resident; None is unknown.
         link: bytes a second; None is unknown.
+        piece: seconds that one more streamed piece costs, whatever its size: hooks, events and the
+            launch of its copy. It counts where ways are compared, and in no time that is told.
     """
 
     compute: float | None = None
     link: float | None = None
+    piece: float = 20e-6
 
     @property
     def hidden(self) -> float | None:
@@ -241,7 +240,7 @@ class _Judge:
             return moved
         if self.mode == "low" or not option.moved:
             return bound
-        return bound + _COPY * len(option.pieces) * min(1.0, moved / option.moved)
+        return bound + self.limits.piece * len(option.pieces) * min(1.0, moved / option.moved)
 
     def _moved(self, option: Option) -> float:
         """About how many bytes a call copies."""
@@ -260,7 +259,9 @@ class _Judge:
     def _seconds(self, option: Option) -> float:
         residency = self._residency(option)
         seconds = residency.seconds(self.limits) or 0.0
-        return seconds if self.mode == "low" else seconds + _COPY * len(residency.streamed)
+        return (
+            seconds if self.mode == "low" else seconds + self.limits.piece * len(residency.streamed)
+        )
 
     def _residency(self, option: Option) -> Residency:
         return _residency(option, self._who_stays(option))
@@ -271,7 +272,7 @@ class _Judge:
             return stays
         left = self.room - option.fixed
         hidden = self._hideable(option)
-        stays = spread(option.pieces, stays, left, at_least=hidden)
+        stays = spread(option.pieces, stays, left, at_least=hidden, ahead=option.ring.bytes)
         return _brought_back(option.pieces, stays, left, hidden) if hidden else stays
 
 

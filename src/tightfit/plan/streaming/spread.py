@@ -15,7 +15,12 @@ _ALL_BUT = 1 - 1e-9
 
 
 def spread(
-    pieces: Sequence[Piece], stays: Sequence[bool], room: int, *, at_least: int = 0
+    pieces: Sequence[Piece],
+    stays: Sequence[bool],
+    room: int,
+    *,
+    at_least: int = 0,
+    ahead: int | None = None,
 ) -> list[bool]:
     """For each piece whether it is resident; resident bytes are at most `room`.
 
@@ -28,6 +33,8 @@ def spread(
         stays: those that must be resident; they fit `room`.
         room: bytes for resident pieces.
         at_least: stream so many bytes, even where there is room for more.
+        ahead: bytes that can be copied before they are needed, those of the ring; None is no bound.
+            Where compute passes with nothing to stream, no more than that can be made good later.
     """
     stays = _with_small(pieces, stays, room, at_least)
     total = sum(piece.bytes for piece in pieces)
@@ -37,7 +44,7 @@ def spread(
     for _ in range(_WALKS):
         if got >= need:
             break
-        streamed = _walk(pieces, stays, goal)
+        streamed = _walk(pieces, stays, goal, ahead)
         got = sum(pieces[at].bytes for at in streamed)
         goal += max(0, need - got)
     while got < need:
@@ -62,11 +69,13 @@ def _with_small(
     return more if total - kept >= max(total - room, at_least) else stays
 
 
-def _walk(pieces: Sequence[Piece], stays: Sequence[bool], goal: int) -> set[int]:
+def _walk(pieces: Sequence[Piece], stays: Sequence[bool], goal: int, ahead: int | None) -> set[int]:
     streamed = set()
     owed = 0.0
     for at, piece in enumerate(pieces):
         owed += goal * piece.time
+        if ahead is not None:
+            owed = min(owed, max(ahead, piece.bytes))
         if not stays[at] and piece.bytes and 2 * owed >= piece.bytes * _ALL_BUT:
             streamed.add(at)
             owed -= piece.bytes

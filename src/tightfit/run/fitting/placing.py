@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -40,6 +40,9 @@ _SLOTS = 4
 _LAUNCH = 30e-6
 """Seconds that Python and PyTorch take for an operator, roughly: SDXL's UNet has 2,000, and takes
 0.06 to 0.09 s at 1024x1024 on an H200 whose arithmetic would take 0.02."""
+_PIECE = 100e-6
+"""Seconds that Python takes for a piece that streams, where it is what a call waits for: hooks,
+events, and the launch of a copy. On an H200, 134 layers were seen to add 16 ms."""
 _DTYPES = 8
 """Of how many dtypes weights are at most: each has one element on the card to stand for them."""
 _UNKNOWN_SHARE = 4
@@ -80,6 +83,20 @@ class Weighed:
         mapped = not own_bytes(module)
         return cls(module, blocks, order, units, beside, mapped=mapped, apart=apart)
 
+    def timed(self, need: Need, supply: Supply) -> tuple[Unit, ...]:
+        """The units with shares as long as they take, where the host may launch more slowly."""
+        order, rate = self.order, supply.compute.per_second
+        if order is None or rate is None or not _is_launched_slowly(need, supply):
+            return self.units
+
+        def seconds(leaf: str) -> float:
+            return max(order.work.get(leaf, 0.0) / rate, order.launches.get(leaf, 0) * _LAUNCH)
+
+        return tuple(
+            _shared(unit, [seconds(leaf.name) for leaf in block.leaves])
+            for unit, block in zip(self.units, self.blocks.blocks, strict=True)
+        )
+
     def packs(self, values: Callable[[torch.Tensor], torch.Tensor], device: torch.device) -> Packs:
         """What its weights would take packed, by samples of what `values` gives for each."""
         return Packs.of(
@@ -113,7 +130,7 @@ def plan_call(
     known of card and link, or where nothing else fits. `packs` tells what they would take, if that
     comes into question.
     """
-    plain = Choice(weighed.units)
+    plain = Choice(weighed.timed(need, supply))
     plan = _twice(weighed, plain, need, supply, arriving, mode)
     if pack == "off" or packs is None or not _may_pack(plan, mode):
         return plan
@@ -122,7 +139,7 @@ def plan_call(
     known = packs()
     if not known.sizes or not _has_host_room(weighed, known, supply):
         return plan
-    choices = known.choices(weighed.units, stage.residency, limits_of(stage.demand, supply), unpack)
+    choices = known.choices(plain.units, stage.residency, limits_of(stage.demand, supply), unpack)
     best = None if pack == "on" else plan
     for choice in choices:
         found = _twice(weighed, choice, need, supply, arriving, mode)
@@ -237,8 +254,23 @@ def _planned(
         what=f"run {weighed.name}",
         model=weighed.name,
         mapped=weighed.mapped,
+        piece=_PIECE if _is_launched_slowly(need, supply) else None,
     )
     return make([demand], supply, mode=mode, slots=_SLOTS)
+
+
+def _is_launched_slowly(need: Need, supply: Supply) -> bool:
+    """Whether the host takes longer for a call than the card, as far as that is known."""
+    rate = supply.compute.per_second
+    return bool(rate and need.flops is not None and need.operators * _LAUNCH * rate > need.flops)
+
+
+def _shared(unit: Unit, seconds: Sequence[float]) -> Unit:
+    """`unit` with shares, its own and those of its parts, if it has any."""
+    parts = tuple(
+        replace(part, share=share) for part, share in zip(unit.parts, seconds, strict=False)
+    )
+    return replace(unit, share=sum(seconds), parts=parts)
 
 
 def _flops(need: Need, supply: Supply, unpacked: int) -> float | None:
