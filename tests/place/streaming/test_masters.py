@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from collections import deque
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,8 @@ from tests.cases.common import virtual
 from tightfit.card.host_memory import HostMemory
 from tightfit.errors import MemoryShortage
 from tightfit.place.streaming import masters as module
+from tightfit.place.streaming.arena import Arena
+from tightfit.place.streaming.layout import Layout
 from tightfit.place.streaming.masters import Masters, Wish
 from tightfit.place.streaming.pinned import Pins
 from tightfit.units import KIB, MIB
@@ -104,3 +108,97 @@ def test_what_cannot_be_read_where_it_lies_needs_room() -> None:
     host = Masters(virtual("1MiB"), room=0)
     assert host.take(Wish.of([torch.randn(200, 256)])).whole is None
     host.close()
+
+
+class Driver:
+    """Knows what it holds, and which threads asked for it."""
+
+    def __init__(self) -> None:
+        self.held: dict[int, int] = {}
+        self.threads: set[int] = set()
+
+    def register(self, address: int, size: int) -> bool:
+        assert address not in self.held
+        self.threads.add(threading.get_ident())
+        self.held[address] = size
+        return True
+
+    def pins(self, budget: int) -> Pins:
+        return Pins(budget, register=self.register, unregister=self.held.pop)
+
+
+def several() -> list[Wish]:
+    return [Wish.of([torch.randn(100, 256)]) for _ in range(24)]
+
+
+def test_whoever_packs_a_master_holds_it_in_place() -> None:
+    """Several at once, none of them the caller, each in the order it was asked for."""
+    driver, wishes = Driver(), several()
+    host = Masters(virtual("1MiB"), pins=driver.pins(16 * MIB), room=64 * MIB)
+    host.plan(wishes)
+    masters = list(host.take_all(deque(wishes)))
+    assert threading.get_ident() not in driver.threads
+    assert all(master.pinned for master in masters)
+    assert {master.buffer.data_ptr() for master in masters} == set(driver.held)
+    for master, wish in zip(masters, wishes, strict=True):
+        assert torch.equal(master.views[0], wish.tensors[0])
+    for master in masters:
+        host.release(master)
+    assert not driver.held
+    host.close()
+
+
+@pytest.mark.parametrize("budget", [0, 500 * KIB, MIB])
+def test_many_that_pack_keep_to_the_budget(budget: int) -> None:
+    """And to what was planned: those that are held are spread over all."""
+    driver, wishes = Driver(), several()
+    pins = driver.pins(budget)
+    host = Masters(virtual("1MiB"), pins=pins, room=64 * MIB)
+    host.plan(wishes)
+    masters = list(host.take_all(deque(wishes)))
+    held = [at for at, master in enumerate(masters) if master.pinned]
+    assert sum(driver.held.values()) <= pins.bytes <= budget
+    assert bool(held) == (budget > 0)
+    if held:
+        assert held[0] < 12 <= held[-1]
+    host.close()
+    assert not driver.held
+
+
+@pytest.mark.parametrize("taken", [0, 1, 5, 24])
+def test_masters_that_were_packed_and_never_taken_are_let_go(taken: int) -> None:
+    """Whoever stops in the middle has nothing held afterwards."""
+    driver, wishes = Driver(), several()
+    host = Masters(virtual("1MiB"), pins=driver.pins(16 * MIB), room=64 * MIB)
+    host.plan(wishes)
+    each = host.take_all(deque(wishes))
+    found = [next(each) for _ in range(taken)]
+    each.close()
+    host.close()
+    assert not driver.held
+    assert not any(master.pinned for master in found)
+
+
+def test_an_error_of_one_leaves_nothing_of_the_others_held(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The system refuses memory in the middle."""
+    driver, wishes = Driver(), several()
+    host = Masters(virtual("1MiB"), pins=driver.pins(16 * MIB), room=64 * MIB)
+    host.plan(wishes)
+    plain = module.Arena
+
+    def refusing(layout: Layout, tensors: tuple[torch.Tensor, ...]) -> Arena:
+        if tensors[0] is wishes[7].tensors[0]:
+            raise MemoryShortage("Not enough host memory.")
+        return plain(layout, tensors)
+
+    monkeypatch.setattr(module, "Arena", refusing)
+    each = host.take_all(deque(wishes))
+    found = []
+    with pytest.raises(MemoryShortage):
+        found.extend(next(each) for _ in wishes)
+    monkeypatch.undo()
+    host.close()
+    assert not any(master.pinned for master in found)
+    assert not driver.held

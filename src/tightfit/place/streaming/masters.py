@@ -87,11 +87,13 @@ class Masters:
         self.compute = StagedQueue(compute)
         self._there: weakref.WeakSet[Master] = weakref.WeakSet()
         self._waits = card.kind == "cuda" or (card.kind != "cpu" and pins is not None)
+        self._device = card.device if card.kind == "cuda" else None
         self._room = room
         self._given_up = 0
         self._largest = 1
         self._own: set[int] = set()
-        self._pinning: Arena | None = None
+        self._pinning: dict[int, Arena] = {}
+        self._closed = False
         self._files = Files()
         self._filed: set[object] = set()
         self._unpinned: set[object] = set()
@@ -135,7 +137,8 @@ class Masters:
     def take_all(self, wishes: deque[Wish]) -> Iterator[Master]:
         """The master of each, as `take` gives it; several are packed at once where there is room.
 
-        They are taken out of `wishes`, so that what they were packed from can go one by one.
+        They are taken out of `wishes`, so that what they were packed from can go one by one. Those
+        that are to be held in place are so by whoever packs them.
         """
         sizes = sum(wish.layout.bytes for wish in wishes)
         if self._room is None or sizes > self._left or self._filed:
@@ -147,7 +150,7 @@ class Masters:
             while wishes or under_way:
                 while wishes and len(under_way) < _AT_ONCE:
                     wish = wishes.popleft()
-                    under_way.append((wish, workers.submit(Arena, wish.layout, wish.tensors)))
+                    under_way.append((wish, workers.submit(self._packed, wish)))
                 wish, packed = under_way.popleft()
                 yield self.take(wish, packed=packed.result())
 
@@ -163,14 +166,27 @@ class Masters:
         if packed is None and (wish.key in self._filed or wish.layout.bytes > self._left):
             return self._file(wish)
         arena = packed or Arena(wish.layout, wish.tensors)
-        arena.at_once = not self._waits
+        arena.at_once = arena.pinned or not self._waits
         self._given_up += self._foreign_bytes(wish)
         self._own.add(arena.buffer.untyped_storage().data_ptr())
         self._there.add(arena)
-        if wish.key not in self._unpinned:
+        self._pinning.pop(id(arena), None)
+        if packed is None and wish.key not in self._unpinned:
             self.pin(arena)
         if not arena.at_once:
             self._open_bounce()
+        return arena
+
+    def _packed(self, wish: Wish) -> Arena:
+        """By a worker: nobody knows of it before it is taken, so it is in the books till then."""
+        arena = Arena(wish.layout, wish.tensors)
+        if wish.key not in self._unpinned:
+            if self._device is not None:
+                torch.cuda.set_device(self._device)
+            self._pinning[id(arena)] = arena
+            arena.pinned = self.pins.hold(arena.buffer)
+            if self._closed:
+                self.release(arena)
         return arena
 
     def adopt(self, arena: Arena, *, pin: bool) -> None:
@@ -189,10 +205,10 @@ class Masters:
         """Hold `master` in place, if that is allowed and of use; whether it is held."""
         if isinstance(master, Arena) and not master.pinned:
             master.pinned = True  # until it is known: whatever is interrupted is released
-            self._pinning = master
+            self._pinning[id(master)] = master
             master.pinned = self.pins.hold(master.buffer)
             master.at_once = master.pinned or not self._waits
-            self._pinning = None
+            del self._pinning[id(master)]
         return master.pinned
 
     def release(self, master: Master) -> None:
@@ -209,8 +225,10 @@ class Masters:
     def close(self) -> None:
         """Let buffers and files go, after `stop`, when all copies have arrived."""
         self.lane.close()
-        if self._pinning is not None:
-            self.release(self._pinning)
+        self._closed = True
+        for each in (*self._pinning.values(), *self._there):
+            self.release(each)
+        self._pinning.clear()
         self._bounce.close()
         self._files.close()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import mmap
+import threading
 from collections.abc import Callable
 
 import torch
@@ -13,6 +14,8 @@ from tightfit.place.runtime import runtime_library
 
 class Pins:
     """Buffers held in place, within a budget; one that is refused is copied all the same, slower.
+
+    Threads may hold and release different buffers at the same time.
 
     Attributes:
         budget: bytes that may be held.
@@ -32,18 +35,21 @@ class Pins:
         self.refused = 0
         self.refused_bytes = 0
         self._held: dict[int, torch.Tensor] = {}
+        self._books = threading.Lock()
         self._register = register
         self._unregister = unregister
 
     @property
     def asked(self) -> int:
         """Bytes of the buffers that are held."""
-        return sum(buffer.nbytes for buffer in self._held.values())
+        with self._books:
+            return sum(buffer.nbytes for buffer in self._held.values())
 
     @property
     def bytes(self) -> int:
         """What they really take: every page that a byte of one lies in."""
-        return sum(map(_pages, self._held.values()))
+        with self._books:
+            return self._taken()
 
     @classmethod
     def none(cls) -> Pins:
@@ -78,20 +84,30 @@ class Pins:
         """
         if buffer.nbytes == 0:
             return False
-        if self.bytes + _pages(buffer) <= self.budget:
-            self._held[buffer.data_ptr()] = buffer
-            if self._register(buffer.data_ptr(), buffer.nbytes):
-                return True
-            del self._held[buffer.data_ptr()]
-        self.refused += 1
-        self.refused_bytes += buffer.nbytes
+        address = buffer.data_ptr()
+        with self._books:
+            fits = self._taken() + _pages(buffer) <= self.budget
+            known = self._held.get(address)
+            if fits:
+                self._held[address] = buffer
+        if fits and self._register(address, buffer.nbytes):
+            return True
+        with self._books:
+            if fits and known is None:
+                self._held.pop(address, None)
+            self.refused += 1
+            self.refused_bytes += buffer.nbytes
         return False
 
     def release(self, buffer: torch.Tensor) -> None:
         """Let a held buffer go; nothing may be copied from it any more. Harmless for others."""
         if buffer.data_ptr() in self._held:
             self._unregister(buffer.data_ptr())
-            self._held.pop(buffer.data_ptr(), None)
+            with self._books:
+                self._held.pop(buffer.data_ptr(), None)
+
+    def _taken(self) -> int:
+        return sum(map(_pages, self._held.values()))
 
 
 def pages(size: int) -> int:
