@@ -297,6 +297,8 @@ class Placement:
                 freed += ring.bytes
                 ring.close()
                 self.past.append(self._rings.pop(number).ring.copies)
+            if gone and self.scratch is not None:
+                self.scratch.forget_stored()
         return freed
 
     def open_scratch(self, groups: Iterable[Group]) -> None:

@@ -118,6 +118,12 @@ class Scratch:
             if sheet.holds is master:
                 sheet.holds = None
 
+    def forget_stored(self) -> None:
+        """What packed bytes lay in goes, and is not to be kept here; between calls."""
+        for sheet in self._sheets:
+            sheet.ways.clear()
+            sheet.holds = None
+
     def close(self) -> None:
         """Let the memory go; the card has to be done with it."""
         self._sheets.clear()
