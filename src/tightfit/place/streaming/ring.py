@@ -211,8 +211,10 @@ class Ring:
         """The tensors of what arrived; the next can be copied to where it lies."""
         if self._compares:
             self._compare(berth)
-        views = self._unpacked.take(berth.arena, berth.part, user)
-        berth.free = self._compute.mark(again=berth.free)
+        try:
+            views = self._unpacked.take(berth.arena, berth.part, user)
+        finally:  # what was queued before it failed reads there, too
+            berth.free = self._compute.mark(again=berth.free)
         self.ahead()
         return views
 
