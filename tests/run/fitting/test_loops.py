@@ -114,3 +114,27 @@ def test_retries_of_a_card_that_got_smaller_stop_too() -> None:
             assert torch.equal(module(x).cpu(), wanted)
         assert card.read().retries == before
     tightfit.unfit(module)
+
+
+def test_a_library_gets_the_scratch_that_it_was_refused_in_silence() -> None:
+    """It went on with another algorithm; within a few calls weights make way for it."""
+    torch.manual_seed(0)
+    module = nn.Sequential(*(nn.Linear(WIDTH, WIDTH) for _ in range(8))).eval()
+    x = torch.randn(256, WIDTH)
+    card = open_card("virtual:6MiB")
+    assert isinstance(card, VirtualCard)
+    card.faults.silent_workspace = True
+    with torch.no_grad():
+        tightfit.fit(module, card=card, example=(x,))
+        before = tightfit.fitted(module).session.resident_bytes
+        card.faults.workspace = lambda operator, size: size // 2 if "mm" in operator else 0
+        refused = []
+        for _ in range(8):
+            seen = card.read()
+            module(x)
+            refused.append(card.read().refused_since(seen))
+        after = tightfit.fitted(module).session.resident_bytes
+    tightfit.unfit(module)
+    assert refused[0]
+    assert refused[-2:] == [0, 0]
+    assert after < before

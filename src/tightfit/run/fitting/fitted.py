@@ -13,10 +13,12 @@ import torch
 from torch import nn
 from torch.utils._pytree import tree_map
 
+from tightfit.allocators import ALIGNMENT
 from tightfit.card import Card, Reading
 from tightfit.errors import UsageError
 from tightfit.place.streaming.streamed import Streaming
 from tightfit.plan.plan import Plan
+from tightfit.plan.slack import FRAGMENTS
 from tightfit.plan.streaming.residency import Mode
 from tightfit.run.fitting.aside import drawn
 from tightfit.run.fitting.entries import Entries
@@ -303,7 +305,8 @@ class Fitted:
         kind = self._pressure.found(now)
         if kind is None or kind not in self._needs:
             return
-        self._needs[kind] = self._needs[kind].lacking(self.card.grain)
+        grain = self.card.grain if self.card.allocator in FRAGMENTS else ALIGNMENT
+        self._needs[kind] = self._needs[kind].lacking(grain)
         self._note(
             "the allocator had to give its cache back, or refused a library its scratch: the "
             "next call of these shapes has more room"
