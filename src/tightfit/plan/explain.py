@@ -9,6 +9,7 @@ from tightfit.plan.describe import at_least
 from tightfit.plan.figure import Figure, Rate
 from tightfit.plan.ledger import CARD
 from tightfit.plan.stage import StagePlan
+from tightfit.plan.streaming.residency import Residency
 from tightfit.units import format_bytes
 
 if TYPE_CHECKING:
@@ -163,7 +164,7 @@ def _where(stage: StagePlan) -> str:
     residency = stage.residency
     assert residency is not None
     if not residency.streamed:
-        return f"all {format_bytes(residency.resident_bytes)} of weights stay"
+        return f"all {format_bytes(residency.resident_bytes)} of weights stay{_packed(residency)}"
     ring, count = residency.ring, len(residency.pieces)
     what = "block" if ring.level == "block" else "module"
     slot = "slice of rows" if ring.level == "rows" else what
@@ -172,7 +173,18 @@ def _where(stage: StagePlan) -> str:
         f"streamed through {ring.slots} slot{'s' if ring.slots > 1 else ''} of a {slot} "
         f"({format_bytes(ring.slot_bytes)})"
     )
+    text += _packed(residency)
     return text if ring.overlaps else f"{text}, nothing is copied ahead"
+
+
+def _packed(residency: Residency) -> str:
+    """What is stored in fewer bytes than it is used in."""
+    pieces = [piece for piece in residency.pieces if piece.packed]
+    if not pieces:
+        return ""
+    stored = sum(piece.bytes for piece in pieces)
+    used = sum(piece.converted for piece in pieces)
+    return f"; {len(pieces)} are packed ({format_bytes(stored)} instead of {format_bytes(used)})"
 
 
 def _time(plan: Plan, stage: StagePlan) -> list[str]:

@@ -34,6 +34,7 @@ class Arrangement:
         residency: what is done now, which a watch may have changed from what was asked.
         groups: as they move now.
         replanned: what a watch changed, in order.
+        taken: bytes of the card that all this has, by the allocator's count; 0 where it has none.
     """
 
     def __init__(
@@ -50,6 +51,8 @@ class Arrangement:
         self._is_whole = False
         self._is_torn = False
         self.residency: Residency | None = None
+        self.taken = 0
+        self._outside = 0
         self.groups: tuple[Group, ...] = ()
         self.replanned: tuple[Replanned, ...] = ()
 
@@ -63,6 +66,7 @@ class Arrangement:
     ) -> None:
         """The first time. What it raises leaves everything to the stack of the placement."""
         self._binding = binding
+        self._outside = self._held()
         self._arrange(residency, groups, room)
 
     def end(self) -> None:
@@ -83,6 +87,7 @@ class Arrangement:
             if self._is_whole:
                 self.check()
             self._card.sync()
+            self._outside = self._held() - self.taken
             try:
                 self._arrange(residency, groups, room)
             except BaseException as error:
@@ -116,10 +121,15 @@ class Arrangement:
         self._binding.rebind([placement.passing(group) for group in groups if group.passes])
         placement.unpin_idle()
         self.residency, self.groups = residency, groups
+        self.taken = self._held() - self._outside
         self._inventory = self._placement.inventory(self._scan.helds)
         self._is_whole, self._is_torn = True, False
         for ring in placement.rings:
             ring.ahead()
+
+    def _held(self) -> int:
+        """In the allocator's blocks, which may be larger than was asked for."""
+        return self._card.read().allocated or 0
 
     def _free(self, residency: Residency, groups: Sequence[Group]) -> None:
         """Let go what is not wanted any more, and give its memory back; pack what streams."""
@@ -140,7 +150,8 @@ class Arrangement:
             self._card.trim()
         passing = [group for group in groups if not group.stays]
         placement.choose(group for group in passing if not group.packed)
-        placement.pack_all(passing)
+        waiting = [g for g in groups if g.packed and g.stays and not placement.is_resident(g)]
+        placement.pack_all([*passing, *waiting])
         for group in passing:
             placement.hide(group)
 
@@ -211,6 +222,7 @@ class Arrangement:
         anchors = {anchor for group in self.groups for anchor in group.anchors}
         self._binding.rebind((), watched=anchors)
         self._card.trim()
+        self.taken = 0
         self._is_torn = False
 
 

@@ -37,19 +37,21 @@ class PackedArena(Arena):
             self._buffer[stretch.at : stretch.at + stretch.stored].copy_(part)
 
 
-def packed_arena(card: Card, layout: Layout, tensors: Sequence[torch.Tensor]) -> PackedArena | None:
+def packed_arena(card: Card, layout: Layout, tensors: Sequence[torch.Tensor]) -> PackedArena:
     """Pack `tensors`, for which `layout` was made, by the card where it has room for that.
 
-    None where nothing is gained. What is packed comes back once, and is what a master holds.
+    What is packed comes back once, and is what a master holds. It may be called by several threads
+    at once.
     """
     device = torch.device("cpu")
     if card.kind == "cuda" and _has_room(card, layout.bytes):
         device = card.device
-    used = torch.zeros(layout.bytes, dtype=torch.uint8, device=device)
-    for view, tensor in zip(layout.views(used), tensors, strict=True):
-        view.copy_(tensor)
-    packed, parts = pack(used, spans_of(layout))
-    return PackedArena(layout, packed, parts) if packed.shrinks else None
+    with torch.no_grad():
+        used = torch.zeros(layout.bytes, dtype=torch.uint8, device=device)
+        for view, tensor in zip(layout.views(used), tensors, strict=True):
+            view.copy_(tensor)
+        packed, parts = pack(used, spans_of(layout))
+        return PackedArena(layout, packed, parts)
 
 
 def spans_of(layout: Layout) -> list[Span]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,14 +13,13 @@ import torch
 from torch import nn
 
 from tightfit.card.base import Card
-from tightfit.errors import UsageError
 from tightfit.place.streaming.binding import Binding, Passing
 from tightfit.place.streaming.caches import forget_cached
 from tightfit.place.streaming.groups import Group
 from tightfit.place.streaming.inventory import Inventory
 from tightfit.place.streaming.master import Master
 from tightfit.place.streaming.masters import Masters, Wish
-from tightfit.place.streaming.packed_arena import packed_arena
+from tightfit.place.streaming.packed_arena import PackedArena, packed_arena
 from tightfit.place.streaming.pinned import pages
 from tightfit.place.streaming.placeholders import Placeholders
 from tightfit.place.streaming.ring import Copies, Ring
@@ -28,6 +28,8 @@ from tightfit.place.streaming.seat import Seat
 from tightfit.place.streaming.tracing import Tracer
 from tightfit.weigh.tensors import Held, Kind, identity, walk
 
+_AT_ONCE = 4
+"""Groups that are packed at the same time."""
 _Key = tuple[bool, tuple[int, ...]]
 """Whether a group is packed, and its tensors by their ids: two with the same have one layout."""
 
@@ -154,11 +156,9 @@ class Placement:
 
     def pack_all(self, groups: Iterable[Group]) -> None:
         """The masters of all `groups`, several at once."""
-        groups = list(groups)
-        for group in groups:
-            if group.packed:
-                self.pack(group)
-        missing = {_key(group): group for group in groups if _key(group) not in self._masters}
+        every = {_key(group): group for group in groups if _key(group) not in self._masters}
+        self._pack_smaller([group for group in every.values() if group.packed])
+        missing = {key: group for key, group in every.items() if not group.packed}
         wishes = deque(self._wish(group) for group in missing.values())
         for (key, group), master in zip(missing.items(), self.host.take_all(wishes), strict=True):
             self._masters[key] = _Kept(master)
@@ -167,20 +167,34 @@ class Placement:
     def pack(self, group: Group) -> Master:
         """The master of `group`, made the first time; masters that nothing needs any more go."""
         key = _key(group)
-        if key not in self._masters:
-            self._masters[key] = _Kept(self._taken(group))
+        if key in self._masters:
+            return self._masters[key].master
+        wish = self._wish(group)
+        if group.packed:
+            self._keep(group, packed_arena(self._card, wish.layout, wish.tensors))
+        else:
+            self._masters[key] = _Kept(self.host.take(wish))
             self._settle(key, self._seats_of(group))
         return self._masters[key].master
 
-    def _taken(self, group: Group) -> Master:
-        wish = self._wish(group)
-        if not group.packed:
-            return self.host.take(wish)
-        found = packed_arena(self._card, wish.layout, wish.tensors)
-        if found is None:
-            raise UsageError(f"`{group.name}` takes no fewer bytes when it is packed.")
-        self.host.adopt(found, pin=not group.stays)
-        return found
+    def _pack_smaller(self, groups: Sequence[Group]) -> None:
+        """Several at once: what takes the time is memory that is touched for the first time."""
+        wishes = deque((group, self._wish(group)) for group in groups)
+        under_way: deque[tuple[Group, Future[PackedArena]]] = deque()
+        with ThreadPoolExecutor(_AT_ONCE) as workers:
+            while wishes or under_way:
+                while wishes and len(under_way) < _AT_ONCE:
+                    group, wish = wishes.popleft()
+                    job = workers.submit(packed_arena, self._card, wish.layout, wish.tensors)
+                    under_way.append((group, job))
+                group, job = under_way.popleft()
+                self._keep(group, job.result())
+
+    def _keep(self, group: Group, packed: PackedArena) -> None:
+        self.host.adopt(packed, pin=not group.stays)
+        key = _key(group)
+        self._masters[key] = _Kept(packed)
+        self._settle(key, self._seats_of(group))
 
     def _wish(self, group: Group) -> Wish:
         unique = {at: seat.master for seat, at in reversed(self._seats_of(group))}

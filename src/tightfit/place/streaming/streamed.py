@@ -123,6 +123,11 @@ class Streaming:
         return self.resident_bytes + self.ring_bytes + self.scratch_bytes
 
     @property
+    def taken(self) -> int:
+        """Of the card, by its allocator's count, which rounds what is asked for; else `bytes`."""
+        return self._arrangement.taken or self.bytes
+
+    @property
     def scratch_bytes(self) -> int:
         """Of what packed weights are unpacked into."""
         return self._placement.scratch_bytes

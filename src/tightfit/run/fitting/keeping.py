@@ -176,7 +176,7 @@ class Keeping:
         return self._supply(self.card.read())
 
     def _supply(self, now: Reading) -> Supply:
-        ours = 0 if self.session is None else self.session.bytes
+        ours = 0 if self.session is None else self.session.taken
         return supply_of_reading(now, self.terms.supply, ours=ours)
 
     def _breath(self, room: int) -> int:

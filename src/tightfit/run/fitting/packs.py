@@ -33,11 +33,13 @@ class Choice:
         units: for a plan.
         unpacked: bytes, as they are used, that a call would unpack.
         scratch: bytes that unpacking takes meanwhile, beside what it unpacks to.
+        pieces: how many are packed, at the least.
     """
 
     units: tuple[Unit, ...]
     unpacked: int = 0
     scratch: int = 0
+    pieces: int = 0
 
 
 @dataclass(frozen=True)
@@ -114,7 +116,8 @@ class Packs:
 
     def _choice(self, units: Sequence[Unit], kept: frozenset[str]) -> Choice:
         found = tuple(packed(unit, self.sizes, kept) for unit in units)
-        return Choice(found, sum(_unpacked(unit) for unit in found), self.scratch)
+        sizes = [_unpacked(unit) for unit in found]
+        return Choice(found, sum(sizes), self.scratch, sum(map(bool, sizes)))
 
 
 def _unpacked(unit: Unit) -> int:

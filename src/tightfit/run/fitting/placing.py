@@ -250,7 +250,7 @@ def _planned(
         slack=Figure(need.slack + rounding),
         inputs=arriving,
         scratch=Figure(weighed.beside),
-        flops=_flops(need, supply, choice.unpacked),
+        flops=_flops(need, supply, choice),
         what=f"run {weighed.name}",
         model=weighed.name,
         mapped=weighed.mapped,
@@ -273,16 +273,17 @@ def _shared(unit: Unit, seconds: Sequence[float]) -> Unit:
     return replace(unit, share=sum(seconds), parts=parts)
 
 
-def _flops(need: Need, supply: Supply, unpacked: int) -> float | None:
+def _flops(need: Need, supply: Supply, choice: Choice) -> float | None:
     """Of a call; where the host launches it more slowly than the card computes, of that time.
 
-    With what the card could compute while it unpacks so many bytes.
+    With what the card could compute while it unpacks what is packed.
     """
     rate, unpack = supply.compute.per_second, supply.unpack.per_second
     if need.flops is None or rate is None:
         return need.flops
-    unpacking = unpacked / unpack * rate if unpack else 0.0
-    return max(need.flops + unpacking, need.operators * _LAUNCH * rate)
+    unpacking = choice.unpacked / unpack * rate if unpack else 0.0
+    launching = need.operators * _LAUNCH + choice.pieces * _PIECE
+    return max(need.flops + unpacking, launching * rate)
 
 
 def _units(
