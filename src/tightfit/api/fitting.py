@@ -15,7 +15,6 @@ from tightfit.card.host_memory import read_host_memory
 from tightfit.card.outlook import look
 from tightfit.errors import UsageError
 from tightfit.place.link import measure_link
-from tightfit.place.packing.rate import measure_unpacking
 from tightfit.place.streaming.files import own_bytes
 from tightfit.place.streaming.host_budget import pin_budget
 from tightfit.place.streaming.pinned import Pins
@@ -105,7 +104,7 @@ def fit(
         module,
         opened,
         Terms(
-            _supply(opened, amount, pack, own=own),
+            _supply(opened, amount, own=own),
             _mode(mode),
             pack=_pack(pack),
             pins=_pins(opened, own=own),
@@ -237,7 +236,7 @@ def _pins(card: Card, *, own: int) -> Pins:
     return Pins.cuda(pin_budget(read_host_memory()) + own)
 
 
-def _supply(card: Card, amount: Budget, pack: str, *, own: int) -> Supply:
+def _supply(card: Card, amount: Budget, *, own: int) -> Supply:
     """Rates as this machine measured them, else as the table has the card.
 
     The `own` bytes that the module has in host memory now are there for its masters.
@@ -265,8 +264,4 @@ def _supply(card: Card, amount: Budget, pack: str, *, own: int) -> Supply:
             link=Rate(float(rates.pinned), "measured") if rates.pinned else supply.link,
             staged=Rate(float(rates.pageable), "measured") if rates.pageable else supply.staged,
         )
-        if pack != "off":
-            unpacked = measure_unpacking(card.device, free=card.read().takeable)
-            card.trim()
-            supply = replace(supply, unpack=Rate(unpacked, "measured"))
     return supply

@@ -12,8 +12,10 @@ from torch import nn
 
 from tightfit.card import Card, Reading
 from tightfit.errors import MemoryShortage
+from tightfit.place.packing.rate import measure_unpacking
 from tightfit.place.streaming.pinned import Pins
 from tightfit.place.streaming.streamed import Streaming, streamed
+from tightfit.plan.figure import Rate
 from tightfit.plan.plan import Plan
 from tightfit.plan.streaming.residency import Mode, Residency
 from tightfit.plan.supply import Supply
@@ -286,13 +288,18 @@ class Keeping:
             self._moving += time.perf_counter() - start
         return self.session.residency
 
-    def _packs(self) -> Packs:
-        """What the weights would take packed; looked at once."""
+    def _packs(self) -> tuple[Packs, Rate]:
+        """What the weights would take packed, and how fast the card unpacks; looked at once."""
+        if self.terms.supply.unpack.per_second is None:
+            unpack = measure_unpacking(self.card.device, free=self.card.read().takeable)
+            self.terms = replace(
+                self.terms, supply=replace(self.terms.supply, unpack=Rate(unpack, "measured"))
+            )
         if self._packed is None or self._packed[0] is not self.weighed:
             session = self.session
             values = _as_it_is if session is None else session.master
             self._packed = (self.weighed, self.weighed.packs(values, self.card.device))
-        return self._packed[1]
+        return self._packed[1], self.terms.supply.unpack
 
     def lower(self, need: Need, arriving: int, less: int, mode: Mode) -> None:
         """Place the weights for a call with `less` bytes left out."""

@@ -14,7 +14,7 @@ from tightfit.card.base import Reading
 from tightfit.place.streaming.files import own_bytes
 from tightfit.place.streaming.groups import card_bytes, groups_of, staying
 from tightfit.plan.demand import Demand, Unit
-from tightfit.plan.figure import Figure
+from tightfit.plan.figure import Figure, Rate
 from tightfit.plan.plan import Plan, make
 from tightfit.plan.slack import FRAGMENTS, replay
 from tightfit.plan.stage import limits_of, working_bytes
@@ -122,24 +122,26 @@ def plan_call(
     arriving: int = 0,
     mode: Mode = "auto",
     pack: Pack = "off",
-    packs: Callable[[], Packs] | None = None,
+    packs: Callable[[], tuple[Packs, Rate]] | None = None,
 ) -> Plan:
     """The plan of one call, with `arriving` bytes of inputs that are on the host still.
 
     Weights are packed where `pack` is ``on``, and with ``auto`` where that is faster by what is
-    known of card and link, or where nothing else fits. `packs` tells what they would take, if that
-    comes into question.
+    known of card and link, or where nothing else fits. `packs` tells what they would take, and how
+    fast the card unpacks them, if that comes into question.
     """
     plain = Choice(weighed.timed(need, supply))
     plan = _twice(weighed, plain, need, supply, arriving, mode)
     if pack == "off" or packs is None or not _may_pack(plan, mode):
         return plan
     stage = plan.stages[0]
-    unpack = supply.unpack.per_second
-    known = packs()
+    known, unpack = packs()
+    supply = replace(supply, unpack=unpack)
     if not known.sizes or not _has_host_room(weighed, known, supply):
         return plan
-    choices = known.choices(plain.units, stage.residency, limits_of(stage.demand, supply), unpack)
+    choices = known.choices(
+        plain.units, stage.residency, limits_of(stage.demand, supply), unpack.per_second
+    )
     best = None if pack == "on" else plan
     for choice in choices:
         found = _twice(weighed, choice, need, supply, arriving, mode)
