@@ -380,6 +380,25 @@ def test_what_a_closed_ring_took_is_free() -> None:
     assert_back(card)
 
 
+def test_packed_weights_that_leave_the_card_are_gone_before_others_come() -> None:
+    """A change peaks at the larger of its two ends."""
+    net, x = network((0, 0, 2))
+    case, card = case_of(net, x), virtual(1 << 30)
+    wanted = [Wanted("block", 2, stays, ALL) for stays in (0b00111, 0b11000, 0b00110, 0b11001)]
+    residencies = [each.of(case) for each in wanted]
+    with (
+        torch.no_grad(),
+        streamed(net, card, residencies[0], case.blocks, order=case.order) as session,
+    ):
+        for residency in residencies[1:] * 2:
+            net(x)
+            start = allocated(card)
+            card.reset_peaks()
+            session.change(residency)
+            assert (card.read().peak_allocated or 0) <= max(start, allocated(card))
+    assert_back(card)
+
+
 class Outer(nn.Module):
     """Uses a matrix of its own before and after a layer within it."""
 

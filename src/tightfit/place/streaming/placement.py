@@ -42,11 +42,13 @@ class _Resident:
         group: which.
         buffer: its bytes; packed, if `master` is there.
         master: of what is packed, else None.
+        kept: how calls reach what is packed.
     """
 
     group: Group
     buffer: torch.Tensor
     master: Master | None = None
+    kept: Kept | None = None
 
 
 @dataclass(eq=False)
@@ -289,6 +291,8 @@ class Placement:
             self.hide(gone.group)
             if gone.master is not None and self.scratch is not None:
                 self.scratch.forget(gone.master)
+            if gone.kept is not None:
+                gone.kept.buffer = None  # calls are bound to it until they are bound anew
             del self._residents[key]
             freed += gone.buffer.nbytes
         return freed
@@ -377,7 +381,8 @@ class Placement:
         through: Ring | Kept
         if group.stays:
             assert self.scratch is not None
-            through = Kept(self._residents[_key(group)].buffer, self.scratch)
+            there = self._residents[_key(group)]
+            through = there.kept = Kept(there.buffer, self.scratch)
         else:
             through = self._rings[group.ring].ring
         return Passing(group, self.pack(group), through, each, away, self._heads[group.head])

@@ -147,9 +147,14 @@ class Scratch:
 
 @dataclass(eq=False)
 class Kept:
-    """A packed master on the card for good: nothing is copied, and each use unpacks it."""
+    """A packed master on the card for good: nothing is copied, and each use unpacks it.
 
-    buffer: torch.Tensor
+    Attributes:
+        buffer: what is stored; None is that it has left the card.
+        scratch: that it is unpacked into.
+    """
+
+    buffer: torch.Tensor | None
     scratch: Scratch
 
     def is_full_for(self, master: Master) -> bool:
