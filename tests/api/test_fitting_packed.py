@@ -63,16 +63,39 @@ def test_packed_weights_give_the_bits_of_the_resident_run_within_the_budget(budg
         tightfit.fit(module, card=card, vram=budget, example=(x,), pack="on")
         session = tightfit.fitted(module).session
         assert bool(packed(session)) == (budget != "20MiB")
-        for _ in range(2):
+        for _ in range(8):
             assert torch.equal(module(x).cpu(), expected)
             now = module.state_dict()
             assert all(torch.equal(now[name], value) for name, value in state.items())
+        assert len(tightfit.fitted(module).changes) == 1
     tightfit.unfit(module)
     assert_whole(module, before)
     reading = card.read()
     assert reading.allocated == 0
     assert (reading.peak_allocated or 0) <= int(budget.removesuffix("MiB")) * MIB
     assert card.hazards == ()
+
+
+def test_weights_placed_anew_again_and_again_take_what_the_session_tells() -> None:
+    """Another program comes and goes: nothing of what was let go is kept, nothing changes bits."""
+    module, x = network(), inputs()
+    expected, before = wanted(module, x), values(module)
+    card = opened("10MiB")
+    with torch.no_grad():
+        tightfit.fit(module, card=card, example=(x,), pack="on")
+        fitted = tightfit.fitted(module)
+        for _ in range(2):
+            for taken in (2 * MIB, 0):
+                card.occupy(taken)
+                for _ in range(8):
+                    assert torch.equal(module(x).cpu(), expected)
+                assert (card.read().allocated or 0) - fitted.session.bytes < 4 * KIB
+                assert packed(fitted.session)
+                card.vacate(taken)
+        assert len(fitted.changes) > 3
+    tightfit.unfit(module)
+    assert_whole(module, before)
+    assert card.read().allocated == 0
 
 
 @pytest.mark.parametrize("kind", ["fp32", "noise"])

@@ -295,7 +295,8 @@ class Fitted:
         need, allocated = self._needs[key], self._needs[key].allocated
         after = self.card.read()
         if after.peak_allocated is not None and before.allocated is not None:
-            allocated = max(allocated or 0, after.peak_allocated - before.allocated - arriving)
+            taken = after.peak_allocated - before.allocated - self._kept.unpacking
+            allocated = max(allocated or 0, taken - arriving)
         self._needs[key] = replace(
             need, dry=need.dry or allocated, allocated=allocated, runs=need.runs + 1
         )

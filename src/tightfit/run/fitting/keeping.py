@@ -12,6 +12,7 @@ from torch import nn
 
 from tightfit.card import Card, Reading
 from tightfit.errors import MemoryShortage
+from tightfit.place.packing.packed import scratch_for
 from tightfit.place.packing.rate import measure_unpacking
 from tightfit.place.streaming.pinned import Pins
 from tightfit.place.streaming.streamed import Streaming, streamed
@@ -155,7 +156,7 @@ class Keeping:
             return
         room = self._supply(now).room
         slack = need.slacks[self._placement.given]
-        working = (need.allocated or 0) + slack + arriving
+        working = (need.allocated or 0) + self.unpacking + slack + arriving
         if need.allocated is None:
             working = 0
         if self._placement.taken + working > room:
@@ -172,6 +173,13 @@ class Keeping:
         if self._more >= self._patience:
             self._more, self._grew = 0, True
             self.replan(need, arriving, why=f"{format_bytes(spare)} more are free")
+
+    @property
+    def unpacking(self) -> int:
+        """Bytes that a call takes to unpack weights, beside what it needs and what they come to."""
+        groups = () if self.session is None else self.session.groups
+        most = max((group.layout.bytes for group in groups if group.packed), default=0)
+        return scratch_for(most, self.card.device.type) if most else 0
 
     def supply_now(self) -> Supply:
         """What there is now, our own weights apart."""
