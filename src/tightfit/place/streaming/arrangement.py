@@ -18,6 +18,7 @@ from tightfit.place.streaming.placement import Placement, plain_mode
 from tightfit.place.streaming.watching import Hold, Replanned, Watch
 from tightfit.plan.streaming.residency import Residency
 from tightfit.weigh.blocks import Weights
+from tightfit.weigh.tensors import Held
 
 _FAILED = (
     "its weights are on their way, or a change of them failed: change to a residency that fits, "
@@ -94,6 +95,15 @@ class Arrangement:
                 _forget_frames(error)
                 self._undo(before if isinstance(error, Exception) else None)
                 raise
+
+    @property
+    def differs(self) -> bool:
+        """Whether the module has other parameters than those that are arranged here."""
+        return self._inventory is not None and self._inventory.differs
+
+    def newcomers(self) -> list[Held]:
+        """The parameters that came to the module."""
+        return [] if self._inventory is None else self._inventory.newcomers()
 
     def check(self) -> None:
         """Raise `UsageError` while weights are not where they should be, or not what they were."""

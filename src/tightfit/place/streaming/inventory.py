@@ -16,6 +16,7 @@ from tightfit.weigh.tensors import Held, Kind, weights
 
 _INSTEAD = "unfit the module, change it, and fit it again"
 _version: Callable[[Any], int] = attrgetter("_version")
+_wants_grad: Callable[[Any], bool] = attrgetter("requires_grad")
 
 
 class Inventory:
@@ -52,7 +53,22 @@ class Inventory:
         self._addresses = [*map(self._address, self._tensors)]
         self._parameters = [tensor for tensor, _ in self._versioned]
         self._versions = [*map(_version, self._parameters)]
+        self._differs = False
         self._look_at_parts()
+
+    @property
+    def differs(self) -> bool:
+        """Whether parameters came to the module or left it, as those of an adapter do."""
+        if not self._differs and self._is_exchanged():
+            managed = {id(tensor) for tensor in self._parameters}
+            found = {id(each.tensor) for each in _parameters(self._module)}
+            self._differs = managed != found
+        return self._differs
+
+    def newcomers(self) -> list[Held]:
+        """The parameters that came."""
+        managed = {id(tensor) for tensor in self._parameters}
+        return [held for held in _parameters(self._module) if id(held.tensor) not in managed]
 
     def check(self) -> None:
         """Raise `UsageError`, naming it, for a weight that would not be what it was given.
@@ -62,10 +78,14 @@ class Inventory:
         addresses = [*map(self._address, self._tensors)]
         if addresses != self._addresses:
             _refuse(self._managed, addresses, self._addresses)
+        if any(map(_wants_grad, self._parameters)):  # as an adapter's do, once it is chosen
+            for tensor in self._parameters:
+                tensor.requires_grad_(False)
         versions = [*map(_version, self._parameters)]
         if versions != self._versions:
             _refuse(self._versioned, versions, self._versions)
         if self._is_exchanged():
+            self._differs = self.differs
             self._look_around()
             self._look_at_parts()
 
@@ -99,6 +119,10 @@ class Inventory:
                     f"`{held.path}` came to the module while it is streamed and is on the host: "
                     f"move it to {self._device}, or {_INSTEAD}."
                 )
+
+
+def _parameters(module: nn.Module) -> Iterable[Held]:
+    return (held for held in weights(module) if held.kind is Kind.PARAMETER)
 
 
 def _behind(tensor: Any) -> int:

@@ -26,6 +26,7 @@ from tightfit.place.streaming.watching import Replanned
 from tightfit.plan.streaming.residency import Residency
 from tightfit.weigh.blocks import Weights
 from tightfit.weigh.order import Order
+from tightfit.weigh.tensors import Held
 
 
 class Streaming:
@@ -65,6 +66,15 @@ class Streaming:
             "`change`",
             lambda: self._arrangement.change(residency, room=room),
         )
+
+    @property
+    def differs(self) -> bool:
+        """Whether parameters came to the module or left it, which are not moved then."""
+        return self._arrangement.differs
+
+    def newcomers(self) -> list[Held]:
+        """The parameters that came to it."""
+        return self._arrangement.newcomers()
 
     @contextmanager
     def asleep(self) -> Iterator[None]:

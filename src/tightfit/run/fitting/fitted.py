@@ -15,18 +15,22 @@ from torch.utils._pytree import tree_map
 
 from tightfit.allocators import ALIGNMENT
 from tightfit.card import Card, Reading
-from tightfit.errors import UsageError
+from tightfit.errors import MemoryShortage, UsageError
+from tightfit.place.streaming.home import bring_home
 from tightfit.place.streaming.streamed import Streaming
 from tightfit.plan.plan import Plan
 from tightfit.plan.slack import FRAGMENTS
 from tightfit.plan.streaming.residency import Mode
+from tightfit.run.fitting.alterations import Alterations
 from tightfit.run.fitting.aside import drawn
 from tightfit.run.fitting.entries import Entries
 from tightfit.run.fitting.keeping import PARTS, Change, Keeping, Terms
-from tightfit.run.fitting.missed import none_missed
+from tightfit.run.fitting.lora import check_loading
+from tightfit.run.fitting.missed import none_missed, refuse_made_of_nothing
 from tightfit.run.fitting.need import Call, Need, need_and_order, need_of
 from tightfit.run.fitting.placing import Weighed
 from tightfit.run.fitting.pressure import Pressure
+from tightfit.run.fitting.tuners import Tuners, written
 from tightfit.run.ladder.ladder import Ladder
 from tightfit.run.ladder.once import once
 from tightfit.run.ladder.rung import Attempt, Rung, Stage
@@ -66,6 +70,14 @@ class Fitted:
     _inside: bool = False
     _keeping: Keeping | None = None
     _entries: Entries | None = None
+    _alterations: Alterations | None = None
+    _altered: bool = False
+    _like: tuple[Call, Hashable, int] | None = None
+    _paths: frozenset[str] = frozenset()
+
+    def __post_init__(self) -> None:
+        """Nothing is placed yet."""
+        self._tuners = Tuners(self.module)
 
     def __repr__(self) -> str:
         name, there = type(self.module).__name__, "no weights there"
@@ -115,9 +127,11 @@ class Fitted:
         need, order = Need(), None
         if example is not None:
             need, order = need_and_order(self.module, example, self.card)
-            self._needs[example.key()] = need
+            self._needs[self._key(example)] = need
             self._say(need)
+            self._remember(example)
         weighed = Weighed.of(self.module, order)
+        self._paths = _paths_of(self.module)
         arriving = 0 if example is None else example.arriving()
         self._keeping = keeping = Keeping(self.module, self.card, self.terms, weighed)
         try:
@@ -126,7 +140,7 @@ class Fitted:
                 lambda less, mode: keeping.lower(need, arriving, less, mode),
                 Stage("load", f"Not enough memory to place {weighed.name}."),
             )
-            self._entries = Entries(self.module, self._enter)
+            self._open_ways()
         except BaseException:
             self.close()
             raise
@@ -136,11 +150,137 @@ class Fitted:
         with self._lock:
             if self._inside:
                 raise UsageError(f"`{type(self.module).__name__}` is being called: unfit it after.")
-            if self._entries is not None:
-                self._entries.close()
-            if self._keeping is not None:
-                self._keeping.close()
-            self._entries = None
+            self._to_host()
+
+    def _open_ways(self) -> None:
+        """From here on, calls and what changes weights come here first."""
+        self._entries = Entries(self.module, self._enter)
+        self._alterations = Alterations(self.module, self._alter, self._write)
+
+    def _to_host(self) -> None:
+        """Everything that is the module's is on the host, also what it has got since."""
+        ours, self._entries = self._entries, None
+        if ours is not None:
+            ours.close()
+        if self._alterations is not None:
+            self._alterations.close()
+        if self._keeping is not None:
+            self._keeping.close()
+        if ours is not None:
+            bring_home(self.module, self.card.device)
+
+    def _alter(
+        self,
+        method: str,
+        run: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> Any:
+        """A method that changes which weights there are, or what they are.
+
+        The weights are placed again at once, for a call like the last one, also after an error.
+        """
+        with self._lock:
+            if method == "load_lora_adapter":
+                check_loading(self.module, args, kwargs)
+            try:
+                value = self._write(method, run, args, kwargs)
+            except Exception:
+                self._place_again(f"`{method}` failed")
+                raise
+            self._place_again(f"`{method}` was called")
+            return value
+
+    def _write(
+        self,
+        method: str,
+        run: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> Any:
+        """What writes to weights finds them on the host, where they are until the next call."""
+        with self._lock:
+            name = type(self.module).__name__
+            if self._inside:
+                raise UsageError(f"`{name}` is being called: `{method}` has to wait until after.")
+            if self.terms.fixed is not None:
+                raise UsageError(
+                    f"`{method}` would change the weights of `{name}`, which lie as a plan of "
+                    "their own says: do that before, and plan again."
+                )
+            self._altered = True
+            self._to_host()
+            try:
+                return written(self.module, method, lambda: run(*args, **kwargs))
+            finally:
+                self._open_ways()
+
+    def _place_again(self, why: str) -> None:
+        """Where there is no room, the next call will say so."""
+        if not self._altered or self._entries is None:
+            return
+        like, key, arriving = self._like or (None, None, 0)
+        need = self._renew(like, key)
+        keeping = self._kept
+        try:
+            self._held(
+                lambda: keeping.replan(need, arriving, why=why),
+                lambda less, mode: keeping.lower(need, arriving, less, mode),
+                Stage("load", f"Not enough memory to place {keeping.weighed.name}."),
+            )
+        except MemoryShortage as error:
+            self._note(f"{why}, and there was no room for the weights then: {error.what}")
+
+    def _notice(self, call: Call) -> None:
+        """Weigh the module anew where it has other weights than when it was weighed."""
+        keeping = self._kept
+        if self.terms.fixed is not None:
+            return
+        session = keeping.session
+        differs = _paths_of(self.module) != self._paths if session is None else session.differs
+        if not differs and not self._altered:
+            return
+        try:
+            if session is not None and not self._altered:
+                refuse_made_of_nothing(session.newcomers())
+                Tuners(self.module).refuse_fused_unseen(self._tuners)
+        finally:
+            self._altered = True
+        self._renew(call, call.key())
+
+    def _renew(self, like: Call | None, key: Hashable) -> Need:
+        """The module as it is now is weighed, with all of it on the host.
+
+        For calls such as `like`; what those need is known under `key`, and is the answer.
+        """
+        self._to_host()
+        need, order = Need(), None
+        try:
+            _refuse_inference_tensors(self.module)
+            for known in (self._needs, self._alike, self._looked):
+                known.clear()
+            self._pressure.moved()
+            self._tuners = Tuners(self.module)
+            if like is not None:
+                need, order = need_and_order(self.module, like, self.card)
+                self._needs[(self._tuners.active, key)] = need
+                self._say(need)
+            self._kept.weighed = Weighed.of(self.module, order)
+            self._paths = _paths_of(self.module)
+            self._altered = False
+        finally:
+            self._open_ways()
+        return need
+
+    def _remember(self, call: Call) -> None:
+        """What calls are like, if that can be kept without keeping what they were given."""
+        key = call.key()
+        if (self._like is None or self._like[1] != key) and call.is_plain:
+            self._like = call.without_values(), key, call.arriving()
+
+    def _key(self, call: Call, *, numbers: bool = True) -> Hashable:
+        """Equal for calls that need the same, with the same adapters."""
+        return self._tuners.active, call.key(numbers=numbers)
 
     def _enter(
         self,
@@ -155,7 +295,11 @@ class Fitted:
                 return run(*args, **kwargs)
             self._inside = True
             try:
-                return self._call(Call(method, args, kwargs), run)
+                call = Call(method, args, kwargs)
+                self._notice(call)
+                value = self._call(call, run)
+                self._remember(call)
+                return value
             finally:
                 self._inside = False
                 self.calls += 1
@@ -169,7 +313,7 @@ class Fitted:
             args, kwargs = call.args, dict(call.kwargs)
             if not call.is_there:
                 args, kwargs = tree_map(self._to_card, (args, kwargs))
-            with self._nothing_missed(key):
+            with self._tuners.same_strengths(), self._nothing_missed(key):
                 return run(*args, **kwargs)
 
         def first() -> Any:
@@ -262,7 +406,7 @@ class Fitted:
         An integer may be a size, so each is looked at: until a few made no difference, as times
         of steps do.
         """
-        key, alike = call.key(), call.key(numbers=False)
+        key, alike = self._key(call), self._key(call, numbers=False)
         if key in self._needs:
             return key
         if alike in self._needs:
@@ -279,13 +423,17 @@ class Fitted:
     def _learn(self, key: Hashable, call: Call) -> None:
         """What a call of new shapes needs, and in which order it uses the weights."""
         keeping = self._kept
+        known = keeping.weighed.order
         with nullcontext() if keeping.session is None else keeping.session.asleep():
             order = None
-            if keeping.weighed.order is None:
+            if known is None or self._tuners.layers:
                 self._needs[key], order = need_and_order(self.module, call, self.card)
             else:
                 self._needs[key] = need_of(self.module, call, self.card)
             self._say(self._needs[key])
+        if order is not None and known is not None:  # with other adapters than were seen before
+            more = set(order.foreign) - set(known.foreign)
+            order = replace(order, foreign=(*known.foreign, *more)) if more else None
         if order is not None:
             keeping.close()
             keeping.weighed = Weighed.of(self.module, order)
@@ -323,6 +471,10 @@ class Fitted:
     def _note(self, text: str) -> None:
         if text not in self.notes:
             self.notes.append(text)
+
+
+def _paths_of(module: nn.Module) -> frozenset[str]:
+    return frozenset(held.path for held in weights(module))
 
 
 def _refuse_inference_tensors(module: nn.Module) -> None:

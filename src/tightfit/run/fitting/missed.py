@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -12,7 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from tightfit.errors import UsageError
-from tightfit.weigh.tensors import weights
+from tightfit.weigh.tensors import Held, weights
 
 
 @contextmanager
@@ -27,6 +27,17 @@ def none_missed(module: nn.Module) -> Iterator[None]:
         return
     with _Missed(module):
         yield
+
+
+def refuse_made_of_nothing(newcomers: Iterable[Held]) -> None:
+    """Raise `UsageError` for parameters that were made of weights while those were away: NaN."""
+    for held in newcomers:
+        tensor = held.tensor
+        if tensor.is_floating_point() and tensor.itemsize > 1 and bool(tensor.isnan().any()):
+            raise UsageError(
+                f"`{held.path}` came to the module while it is fitted and is NaN, as what is made "
+                "of weights that are away: unfit the module, put that right, and fit it again."
+            )
 
 
 class _Missed(TorchDispatchMode):  # type: ignore[no-untyped-call]

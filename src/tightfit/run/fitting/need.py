@@ -65,6 +65,12 @@ class Call:
         return not self._on_host
 
     @property
+    def is_plain(self) -> bool:
+        """Whether it is given nothing but tensors, numbers and names."""
+        leaves, _ = self._flat
+        return all(isinstance(leaf, (torch.Tensor, float, *_NAMED)) for leaf in leaves)
+
+    @property
     def given(self) -> list[Any]:
         """What it is given, one by one: tensors, numbers, generators, objects."""
         leaves, _ = self._flat
