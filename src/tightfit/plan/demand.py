@@ -105,6 +105,7 @@ class Demand:
         model: stages of one model share its weights; None is a model of its own.
         mapped: the masters lie in a file in the form that is copied, and can stay there.
         piece: see `tightfit.plan.streaming.residency.Limits`; None is as it is there.
+        slices: weights that are too large for a slot may pass in slices of rows.
     """
 
     stage: str
@@ -122,6 +123,7 @@ class Demand:
     model: str | None = None
     mapped: bool = False
     piece: float | None = None
+    slices: bool = True
 
     def __post_init__(self) -> None:
         """Refuse what cannot be a stage."""

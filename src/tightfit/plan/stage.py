@@ -118,7 +118,7 @@ class Outline:
     @classmethod
     def of(cls, demand: Demand, *, slots: int = 2, convert: Convert = "card") -> Outline:
         """Worked out once, since it does not depend on the room."""
-        options = streamed_options(demand.units, slots=slots, convert=convert)
+        options = streamed_options(demand.units, slots=slots, convert=convert, slices=demand.slices)
         return cls(demand, resident_option(demand.units), tuple(options))
 
 

@@ -12,6 +12,7 @@ from tightfit.card.base import Card
 from tightfit.errors import UsageError
 from tightfit.place.streaming.berths import slot_of
 from tightfit.place.streaming.binding import Binding
+from tightfit.place.streaming.brought import Brought
 from tightfit.place.streaming.groups import Group, Scan
 from tightfit.place.streaming.inventory import Inventory
 from tightfit.place.streaming.placement import Placement, plain_mode
@@ -128,7 +129,10 @@ class Arrangement:
             if not placement.fits_ring(number, passing, slots=slots):
                 placement.open_ring(number, passing, slots=slots, compares=self._compares)
         assert self._binding is not None
-        self._binding.rebind([placement.passing(group) for group in groups if group.passes])
+        brought: list[Brought] = [placement.passing(group) for group in groups if group.passes]
+        if placement.converter is not None:
+            brought += placement.converter.conversions
+        self._binding.rebind(brought)
         placement.unpin_idle()
         self.residency, self.groups = residency, groups
         self.taken = self._held() - self._outside
@@ -156,6 +160,10 @@ class Arrangement:
         freed += placement.drop_all_but(group for group in groups if group.stays)
         if placement.scratch_bytes not in (0, scratch):
             freed += placement.close_scratch()
+        if placement.conversion_bytes not in (0, _converted(residency, groups)):
+            if not freed:
+                self._card.sync()
+            freed += placement.close_conversion()
         if freed:
             self._card.trim()
         passing = [group for group in groups if not group.stays]
@@ -171,6 +179,7 @@ class Arrangement:
         """Put on the card what stays; within `room`, as much of it as fits beside the rings."""
         placement = self._placement
         placement.open_scratch(groups)
+        placement.open_conversion(_converted(residency, groups))
         if room is None:
             for group in groups:
                 if group.stays:
@@ -227,6 +236,7 @@ class Arrangement:
         self._placement.close_rings(keep=())
         self._placement.drop_all_but(())
         self._placement.close_scratch()
+        self._placement.close_conversion()
         for group in self.groups:
             self._placement.hide(group)
         anchors = {anchor for group in self.groups for anchor in group.anchors}
@@ -246,6 +256,11 @@ def groups_for(
     if residency.ring.level == "rows":
         raise UsageError("the plan streams slices of rows, which cannot be done yet.")
     return scan.groups(residency, weights, masters)
+
+
+def _converted(residency: Residency, groups: Iterable[Group]) -> int:
+    """Bytes that weights are converted into; where some are packed, they are unpacked into them."""
+    return 0 if any(group.packed for group in groups) else residency.conversion
 
 
 def _by_ring(groups: Iterable[Group]) -> dict[int, list[Group]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,63 +17,16 @@ from torch.utils.hooks import RemovableHandle
 from tightfit.card.base import Card
 from tightfit.card.lanes import Mark, Queue
 from tightfit.errors import UsageError
+from tightfit.place.converting.converter import Converter
+from tightfit.place.streaming.brought import Brought
 from tightfit.place.streaming.compiled import Around, compiled_of, may_compile, untraced
-from tightfit.place.streaming.groups import Group
-from tightfit.place.streaming.master import Master
-from tightfit.place.streaming.ring import Ring
 from tightfit.place.streaming.running import Call, Running
-from tightfit.place.streaming.scratch import Kept
 from tightfit.place.streaming.seat import Seat
 from tightfit.place.streaming.tracing import Tracer
 from tightfit.place.streaming.within import ByItself, StandIn, has_hooks, may_stand_in
 
 _me = threading.get_ident
 _is_traced = torch.compiler.is_dynamo_compiling
-_SHOW_NOTHING: tuple[torch.Tensor, ...] = ()
-
-
-@dataclass(eq=False)
-class Passing:
-    """A group that passes through a ring, or is unpacked where it is.
-
-    Attributes:
-        group: its tensors and anchors.
-        arena: its master.
-        ring: what it passes through.
-        seats: of all its tensors; each with its index among the tensors of `arena`.
-        away: for each seat, what it shows while nobody uses the group.
-        head: the module whose call covers every use.
-        shown: the tensors that the seats show; empty for `away`.
-        called: a call of `head` is under way.
-    """
-
-    group: Group
-    arena: Master
-    ring: Ring | Kept
-    seats: Sequence[tuple[Seat, int]]
-    away: Sequence[torch.Tensor]
-    head: nn.Module
-    shown: tuple[torch.Tensor, ...] = _SHOW_NOTHING
-    called: bool = False
-
-    def __post_init__(self) -> None:
-        self._tensors = tuple(seat.tensor for seat, _ in self.seats)
-        self._places = tuple(at for _, at in self.seats)
-
-    def show(self, views: tuple[torch.Tensor, ...]) -> None:
-        """Let the seats show `views`, the tensors of a slot."""
-        if self.shown is views:
-            return
-        self.shown = _SHOW_NOTHING
-        for tensor, at in zip(self._tensors, self._places, strict=True):
-            tensor.data = views[at]
-        self.shown = views
-
-    def hide(self) -> None:
-        """Let the seats show that the weights are away."""
-        for tensor, placeholder in zip(self._tensors, self.away, strict=True):
-            tensor.data = placeholder
-        self.shown = _SHOW_NOTHING
 
 
 @dataclass(eq=False)
@@ -84,7 +37,7 @@ class _Spot:
         module: that one.
         is_watched: its calls may be outermost ones that matter, whatever is here.
         is_hooked: a hook before its calls is there, and stays.
-        here: the groups that have to be there while it is being called.
+        here: what has to be there while it is being called, in the order in which it is brought.
         inner: the one that is there, where there is one alone and its head is another module: while
             that is being called, nothing has to be done.
         sees_end: whether a hook after its calls is there; where there is an `inner`, most of them
@@ -96,13 +49,13 @@ class _Spot:
     module: nn.Module
     is_watched: bool = False
     is_hooked: bool = False
-    here: tuple[Passing, ...] = ()
-    inner: Passing | None = None
+    here: tuple[Brought, ...] = ()
+    inner: Brought | None = None
     sees_end: bool = False
     compiled: Around | None = None
     stands: StandIn | None = None
 
-    def holds(self, here: Iterable[Passing]) -> None:
+    def holds(self, here: Iterable[Brought]) -> None:
         """From now on these have to be there."""
         self.here = tuple(here)
         alone = self.here[0] if len(self.here) == 1 else None
@@ -124,21 +77,24 @@ class Binding:
         module: nn.Module,
         card: Card,
         compute: Queue,
-        passing: Iterable[Passing],
+        passing: Iterable[Brought],
         masters: dict[int, Seat],
         *,
         begins: Callable[[], None] = lambda: None,
         tracer: Tracer | None = None,
+        converter: Converter | None = None,
     ) -> None:
         """`masters` finds the seat of each tensor that the module holds, by the tensor's id.
 
         `begins` is called as each outermost call begins, and may refuse it. A `tracer` is told of
-        calls and uses; then `compute` is the tracer's.
+        calls and uses; then `compute` is the tracer's. A `converter` is told what outermost calls
+        are given.
         """
         self.asleep = False
         self._device = card.device
         self._begins = begins
         self._tracer = tracer
+        self._converter = converter
         self._line = _Line(card, compute, tracer)
         self.running = self._running = Running(self._line.ended)
         self._entering: Callable[..., Any] = Binding._enter
@@ -157,16 +113,18 @@ class Binding:
             self.close()
             raise
 
-    def rebind(self, passing: Iterable[Passing], *, watched: Iterable[str] = ()) -> None:
-        """From here on these groups pass, and no others; between calls, in their turn.
+    def rebind(self, passing: Iterable[Brought], *, watched: Iterable[str] = ()) -> None:
+        """From here on these are brought, and no others; between calls, in their turn.
+
+        What has to be there first comes first.
 
         Calls of the `watched` modules are told to `begins` as well, though nothing passes there.
         Hooks stay where they are once there: another thread may be waiting in one for its turn.
         """
         always = {"", *watched}
-        anchored: dict[str, list[Passing]] = defaultdict(list, {path: [] for path in always})
+        anchored: dict[str, list[Brought]] = defaultdict(list, {path: [] for path in always})
         for each in passing:
-            for anchor in each.group.anchors:
+            for anchor in each.anchors:
                 anchored[anchor].append(each)
         for path in anchored:
             if path not in self._spots:
@@ -289,7 +247,8 @@ class Binding:
         call = self._running.enter(called or spot.module)
         moved = self._begin(call, args, kwargs) if call.outermost else None
         for each in spot.here:
-            self._take(call, each)
+            if not each.called or each.head is spot.module:  # else it is there for all that call
+                self._take(call, each)
         return moved
 
     def _watch_end(self, spot: _Spot) -> None:
@@ -327,6 +286,10 @@ class Binding:
         self._begins()
         self._line.begin()
         call.undo = _without_autocast_cache()
+        if self._converter is not None and self._converter.conversions:
+            turn = self._converter.turn(tensors)
+            call.undo = _both(turn.end, call.undo)
+            turn.begin()
         if all(each.device.type != "cpu" for each in tensors):
             return None
         moved: tuple[Any, Any] = tree_map(self._to_card, (args, kwargs))
@@ -337,15 +300,16 @@ class Binding:
             return value.to(self._device)
         return value
 
-    def _take(self, call: Call, each: Passing) -> None:
-        if each.ring.is_full_for(each.arena):
+    def _take(self, call: Call, each: Brought) -> None:
+        if each.is_full():
             self._running.end_unseen()
         call.taken.append(each)
-        if self._tracer is not None:
-            self._tracer.reach(each.group.name, call)
-        each.show(each.ring.take(each.arena, call))
-        if self._tracer is not None:
-            self._tracer.start(call)
+        tracer = self._tracer if each.is_traced else None
+        if tracer is not None:
+            tracer.reach(each.name, call)
+        each.bring(call)
+        if tracer is not None:
+            tracer.start(call)
         if call.module is each.head:
             each.called = True
 
@@ -408,11 +372,9 @@ class _Line:
         if self._tracer is not None:
             self._tracer.leave(call)
         for each in reversed(call.taken):
-            lingers = call.module is not each.head and len(each.group.anchors) > 1
             if call.module is each.head:
                 each.called = False
-            if each.ring.leave(each.arena, call, lingers=lingers):
-                each.hide()
+            each.let_go(call)
         if call.outermost:
             self._last = self._compute.mark(again=self._last)
             if self._tracer is not None:
@@ -429,5 +391,13 @@ def _without_autocast_cache() -> Callable[[], None]:
 
     def undo() -> None:
         torch.set_autocast_cache_enabled(before)
+
+    return undo
+
+
+def _both(first: Callable[[], None], then: Callable[[], None]) -> Callable[[], None]:
+    def undo() -> None:
+        first()
+        then()
 
     return undo

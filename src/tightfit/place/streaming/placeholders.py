@@ -19,11 +19,15 @@ class Placeholders:
 
     def like(self, tensor: torch.Tensor) -> torch.Tensor:
         """One of this shape and dtype; the same each time."""
-        key = (tensor.dtype, tensor.shape)
+        return self.of(tensor.dtype, tensor.shape)
+
+    def of(self, dtype: torch.dtype, shape: torch.Size) -> torch.Tensor:
+        """As `like` for a tensor of that dtype and shape."""
+        key = (dtype, shape)
         if key not in self._made:
-            if tensor.dtype not in self._elements:
-                self._elements[tensor.dtype] = _element(tensor.dtype).to(self._device)
-            self._made[key] = self._elements[tensor.dtype].expand(tensor.shape)
+            if dtype not in self._elements:
+                self._elements[dtype] = _element(dtype).to(self._device)
+            self._made[key] = self._elements[dtype].expand(shape)
         return self._made[key]
 
     def clear(self) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -13,19 +13,22 @@ import torch
 from torch import nn
 
 from tightfit.card.base import Card
-from tightfit.place.streaming.binding import Binding, Passing
+from tightfit.place.converting.converter import Converter
+from tightfit.place.streaming.binding import Binding
 from tightfit.place.streaming.caches import forget_cached
 from tightfit.place.streaming.groups import Group
 from tightfit.place.streaming.inventory import Inventory
 from tightfit.place.streaming.master import Master
 from tightfit.place.streaming.masters import Masters, Wish
 from tightfit.place.streaming.packed_arena import PackedArena, packed_arena
+from tightfit.place.streaming.passing import Passing
 from tightfit.place.streaming.pinned import pages
 from tightfit.place.streaming.placeholders import Placeholders
 from tightfit.place.streaming.ring import Copies, Ring
 from tightfit.place.streaming.scratch import Kept, Scratch
 from tightfit.place.streaming.seat import Seat
 from tightfit.place.streaming.tracing import Tracer
+from tightfit.weigh.conversions import Conversions
 from tightfit.weigh.tensors import Held, Kind, identity, walk
 
 _AT_ONCE = 4
@@ -78,6 +81,9 @@ class Placement:
 
     Attributes:
         host: where masters are.
+        scratch: what packed weights are unpacked into; None while none are.
+        converter: of weights that are used in another dtype than they are stored in; None before
+            they are looked for.
         past: copies of the rings that are closed.
         table_bytes: of tables in plain attributes that are on the card.
     """
@@ -97,6 +103,7 @@ class Placement:
         self._masters: dict[_Key, _Kept] = {}
         self._rings: dict[int, _OpenRing] = {}
         self.scratch: Scratch | None = None
+        self.converter: Converter | None = None
         self.past: list[Copies] = []
         self.table_bytes = 0
         if card.kind == "cuda":  # it would choose other algorithms, other bits, by what is free
@@ -109,6 +116,7 @@ class Placement:
         stack.callback(_restore, self._seats)
         stack.callback(self._residents.clear)
         stack.callback(self.close_scratch)
+        stack.callback(self.close_conversion)
         stack.callback(host.close)
         stack.callback(self._unpin)
         stack.callback(self.close_rings, keep=())
@@ -151,6 +159,21 @@ class Placement:
             if id(held.tensor) not in self._seats:
                 self._seats[id(held.tensor)] = Seat(held.tensor, held.path)
                 self._placeholders.like(held.tensor)
+
+    def convert(self, what: Conversions, foreign: Mapping[str, Iterable[str]]) -> None:
+        """From here on these weights, which have seats, are converted for each use.
+
+        `foreign` are uses of tensors while their owner is not called.
+        """
+        self.converter = Converter(
+            self._card,
+            self._compute,
+            self._placeholders,
+            what,
+            foreign,
+            self._heads,
+            self._seats,
+        )
 
     def choose(self, groups: Iterable[Group]) -> None:
         """Decide where the masters of `groups`, in the order in which they stream, will be."""
@@ -341,6 +364,20 @@ class Placement:
         """Of what packed weights are unpacked into."""
         return 0 if self.scratch is None else self.scratch.bytes
 
+    def open_conversion(self, size: int) -> None:
+        """Memory of that size that weights are converted into, if any are."""
+        if self.converter is not None:
+            self.converter.open(size)
+
+    def close_conversion(self) -> int:
+        """Let that memory go, as `close_scratch` does."""
+        return 0 if self.converter is None else self.converter.close()
+
+    @property
+    def conversion_bytes(self) -> int:
+        """Of what weights are converted into."""
+        return 0 if self.converter is None else self.converter.bytes
+
     def stored_bytes(self, group: Group) -> int:
         """That are copied for a use of `group`, whose master is there."""
         return self._masters[_key(group)].master.bytes
@@ -407,6 +444,7 @@ class Placement:
             self._seats,
             begins=begins,
             tracer=tracer,
+            converter=self.converter,
         )
         self._stack.callback(binding.rebind, ())
         self._stack.callback(binding.close)

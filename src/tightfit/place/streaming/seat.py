@@ -18,13 +18,17 @@ class Seat:
     Attributes:
         tensor: the object that the module holds.
         master: its values on the host; what `restore` gives it back.
+        converts: in calls, the tensor shows a copy of what is stored, in another dtype.
+        stored: then, what it is converted from; None between calls.
     """
 
-    __slots__ = ("_aside", "_path", "_wanted_grad", "master", "tensor")
+    __slots__ = ("_aside", "_path", "_wanted_grad", "converts", "master", "stored", "tensor")
 
     def __init__(self, tensor: torch.Tensor, path: str) -> None:
         self.tensor = tensor
         self.master = tensor.data
+        self.converts = False
+        self.stored: torch.Tensor | None = None
         self._path = path
         self._aside: torch.Tensor | None = None  # of another kind: holds what is the object's own
         self._wanted_grad = tensor.requires_grad

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
@@ -25,6 +26,7 @@ from tightfit.place.streaming.turn import between_calls
 from tightfit.place.streaming.watching import Replanned
 from tightfit.plan.streaming.residency import Residency
 from tightfit.weigh.blocks import Weights
+from tightfit.weigh.conversions import Conversions
 from tightfit.weigh.order import Order
 from tightfit.weigh.tensors import Held
 
@@ -71,6 +73,14 @@ class Streaming:
     def differs(self) -> bool:
         """Whether parameters came to the module or left it, which are not moved then."""
         return self._arrangement.differs
+
+    def end_calls(self) -> None:
+        """End calls of this thread that an interrupt has ended, for whoever calls the module.
+
+        From within that call's own frames, it cannot be seen that they have.
+        """
+        if self._binding.running.owner == threading.get_ident():
+            self._binding.running.end_all()
 
     def newcomers(self) -> list[Held]:
         """The parameters that came to it."""
@@ -139,8 +149,8 @@ class Streaming:
 
     @property
     def scratch_bytes(self) -> int:
-        """Of what packed weights are unpacked into."""
-        return self._placement.scratch_bytes
+        """Of what packed weights are unpacked into, and stored ones are converted into."""
+        return self._placement.scratch_bytes + self._placement.conversion_bytes
 
     @property
     def ring_bytes(self) -> int:
@@ -221,6 +231,7 @@ def streamed(
             masters = Masters(card, pins=pins, room=host, through=through)
             placement = Placement(module, card, stack, masters)
             placement.seat(scan.helds)
+            placement.convert(Conversions.of(module), scan.foreign)
             arrangement = Arrangement(placement, card, scan, weights, compares=compares)
             stack.callback(arrangement.end)
             binding = placement.bind(arrangement.check, tracer=tracer)

@@ -97,9 +97,9 @@ def resident_option(units: Sequence[Unit]) -> Option:
 
 
 def streamed_options(
-    units: Sequence[Unit], *, slots: int = 2, convert: Convert = "card"
+    units: Sequence[Unit], *, slots: int = 2, convert: Convert = "card", slices: bool = True
 ) -> Iterator[Option]:
-    """Every choice of slots that streams something: blocks, leaves, then slices of rows.
+    """Every choice of slots that streams something: blocks, leaves, then `slices` of rows.
 
     A slot smaller than some pieces keeps those resident; `slots` slots and fewer are offered.
     """
@@ -111,7 +111,7 @@ def streamed_options(
         pieces = pieces_of(units, level, convert=convert)
         scratch = most_converted(units, pieces)
         yield from slotted(pieces, level, slots=slots, scratch=scratch, convert=convert)
-    if convert == "card" and any(unit.scratch for unit in units):
+    if slices and convert == "card" and any(unit.scratch for unit in units):
         yield from _sliced(pieces, most_converted(units, pieces), slots)
 
 

@@ -166,6 +166,9 @@ class Keeping:
             self.replan(need, arriving, why=f"{format_bytes(room)} are there for this call")
             return
         residency = self._placement.residency
+        if self.weighed.uses and self.weighed.room(need.dtype).bytes > residency.conversion:
+            self.replan(need, arriving, why=f"it computes in {_named(need.dtype)} now")
+            return
         smallest = min((piece.bytes for piece in residency.streamed), default=0)
         spare = room - working - self._placement.taken - self._breath(room)
         worth = max(smallest, room // _BREATH[0])
@@ -321,6 +324,10 @@ class Keeping:
 def _without(supply: Supply, size: int) -> Supply:
     """`supply` with so many bytes less room, whether the card bounds it or the budget."""
     return replace(supply, reserve=supply.reserve + size, budget=max(0, supply.budget - size))
+
+
+def _named(dtype: torch.dtype | None) -> str:
+    return str(dtype).removeprefix("torch.")
 
 
 def _as_it_is(tensor: torch.Tensor) -> torch.Tensor:

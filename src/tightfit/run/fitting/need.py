@@ -19,6 +19,7 @@ from tightfit.errors import UsageError
 from tightfit.place.streaming.caches import forget_cached
 from tightfit.plan.slack import FRAGMENTS, least_reserved, replay, steady_reserved
 from tightfit.run.fitting.aside import nothing_lasts
+from tightfit.weigh.conversions import Conversions
 from tightfit.weigh.dry import DryRun, dry_run
 from tightfit.weigh.order import Order, dry_order, run_order
 from tightfit.weigh.tensors import Held, Kind, walk
@@ -115,6 +116,7 @@ class Need:
         operators: that make something new.
         at: the operator at the peak.
         problem: why the dry run failed, where it did.
+        dtype: that converted weights are used in.
         runs: how often it was seen.
         lacked: by how much slack was raised, since calls were seen to have too little.
     """
@@ -128,6 +130,7 @@ class Need:
     operators: int = 0
     at: str | None = None
     problem: str | None = None
+    dtype: torch.dtype | None = None
     runs: int = 0
     lacked: int = 0
 
@@ -163,20 +166,23 @@ def need_of(module: nn.Module, call: Call, card: Card) -> Need:
     A network whose code looks at values cannot be told: then only `problem` is known. Raises
     `UsageError`, by its path, for a buffer that the call writes to.
     """
+    what = Conversions.of(module)
+    dtype = what.dtype(call.given)
     try:
-        with _dry(module, call) as made:
+        with _dry(module, call, what) as made:
             run = dry_run(made)
     except UsageError:
         raise
     except Exception as error:  # the network's own, whatever it is: the real call will raise it
-        return Need(problem=f"{type(error).__name__}: {error}".strip().splitlines()[0][:200])
-    return _needed(run, card)
+        problem = f"{type(error).__name__}: {error}".strip().splitlines()[0][:200]
+        return Need(problem=problem, dtype=dtype)
+    return replace(_needed(run, card), dtype=dtype)
 
 
 def order_of(module: nn.Module, call: Call) -> Order | None:
     """Which weights `call` uses when; None where a dry run cannot tell."""
     try:
-        with _dry(module, call) as made:
+        with _dry(module, call, Conversions.of(module)) as made:
             return run_order(module, made)
     except UsageError:
         raise
@@ -186,14 +192,15 @@ def order_of(module: nn.Module, call: Call) -> Order | None:
 
 def need_and_order(module: nn.Module, call: Call, card: Card) -> tuple[Need, Order | None]:
     """What `need_of` and `order_of` tell, by one run where that is possible."""
+    what = Conversions.of(module)
     try:
-        with _dry(module, call) as made:
+        with _dry(module, call, what) as made:
             run, order = dry_order(module, made)
     except UsageError:
         raise
     except Exception:  # see `need_of`; one of the two may be told all the same
         return need_of(module, call, card), order_of(module, call)
-    return _needed(run, card), order
+    return replace(_needed(run, card), dtype=what.dtype(call.given)), order
 
 
 def _needed(run: DryRun, card: Card) -> Need:
@@ -221,18 +228,22 @@ def _needed(run: DryRun, card: Card) -> Need:
 
 
 @contextmanager
-def _dry(module: nn.Module, call: Call) -> Iterator[Callable[[], object]]:
+def _dry(module: nn.Module, call: Call, what: Conversions) -> Iterator[Callable[[], object]]:
     """While inside, `module` lies on the meta device; what is given makes the call there.
 
-    Tensors are told apart as objects: while weights are away, many look at the same bytes.
+    Weights that are converted are there as they are used. Tensors are told apart as objects: while
+    weights are away, many look at the same bytes.
     """
+    dtype = what.dtype(call.given)
+    converted = {id(each.tensor) for layer in what.layers for each in layer.weights}
     stand_ins: dict[int, torch.Tensor] = {}
     with nothing_lasts(module, call.given):
         try:
             before = [held for held in walk(module) if not held.steps]
             for held in before:
                 if id(held.tensor) not in stand_ins:
-                    stand_ins[id(held.tensor)] = _stand_in(held.tensor)
+                    used_in = dtype if id(held.tensor) in converted else held.tensor.dtype
+                    stand_ins[id(held.tensor)] = _stand_in(held.tensor, used_in)
                 _table(held)[held.name] = stand_ins[id(held.tensor)]
             with _interpreted():
                 yield call.without_values().on(module)
@@ -246,9 +257,9 @@ def _dry(module: nn.Module, call: Call) -> Iterator[Callable[[], object]]:
             forget_cached(module)
 
 
-def _stand_in(tensor: torch.Tensor) -> torch.Tensor:
+def _stand_in(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     with torch.inference_mode(False):  # else it does not count what is written to it
-        empty = torch.empty_like(tensor, device=_META, requires_grad=False)
+        empty = torch.empty_like(tensor, dtype=dtype, device=_META, requires_grad=False)
         if isinstance(tensor, nn.Parameter):
             return nn.Parameter(empty, requires_grad=False)
         return empty

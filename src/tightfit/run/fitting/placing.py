@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import torch
@@ -11,8 +11,9 @@ from torch import nn
 
 from tightfit.allocators import ALIGNMENT, round_up
 from tightfit.card.base import Reading
+from tightfit.place.converting.uses import Room, Use, room_of, uses_of
 from tightfit.place.streaming.files import own_bytes
-from tightfit.place.streaming.groups import card_bytes, groups_of, staying
+from tightfit.place.streaming.groups import Scan, card_bytes, groups_of, staying
 from tightfit.plan.demand import Demand, Unit
 from tightfit.plan.figure import Figure, Rate
 from tightfit.plan.plan import Plan, make
@@ -24,7 +25,8 @@ from tightfit.plan.streaming.ring import Ring
 from tightfit.plan.supply import Supply
 from tightfit.run.fitting.need import Need
 from tightfit.run.fitting.packs import Choice, Packs
-from tightfit.weigh.blocks import Weights
+from tightfit.weigh.blocks import Block, Weights
+from tightfit.weigh.conversions import Conversions
 from tightfit.weigh.module_blocks import blocks_of
 from tightfit.weigh.order import Order, ordered
 from tightfit.weigh.tensors import Kind, walk, weights
@@ -61,6 +63,8 @@ class Weighed:
         beside: bytes on the card that no piece stands for: further rings, placeholders.
         mapped: all of it shows files, so that its masters can stay there.
         apart: owners whose weights are in use beside those of others.
+        conversions: which weights are used in another dtype than they are stored in.
+        uses: when.
     """
 
     module: nn.Module
@@ -70,6 +74,9 @@ class Weighed:
     beside: int
     mapped: bool = False
     apart: frozenset[str] = frozenset()
+    conversions: Conversions = field(default_factory=Conversions)
+    uses: tuple[Use, ...] = ()
+    _rooms: dict[torch.dtype, Room] = field(default_factory=dict, repr=False, compare=False)
 
     @classmethod
     def of(cls, module: nn.Module, order: Order | None) -> Weighed:
@@ -81,7 +88,36 @@ class Weighed:
         beside, apart = _beside(module, blocks, order, units)
         beside += _tables(module)
         mapped = not own_bytes(module)
-        return cls(module, blocks, order, units, beside, mapped=mapped, apart=apart)
+        what = Conversions.of(module)
+        return cls(
+            module,
+            blocks,
+            order,
+            units,
+            beside,
+            mapped=mapped,
+            apart=apart,
+            conversions=what,
+            uses=uses_of(what.layers, Scan(module, order=order).foreign) if what.layers else (),
+        )
+
+    def room(self, dtype: torch.dtype | None) -> Room:
+        """Where copies of converted weights lie, in calls that compute in `dtype`."""
+        dtype = dtype or self.conversions.usual
+        if dtype not in self._rooms:
+            self._rooms[dtype] = room_of(self.uses, dtype)
+        return self._rooms[dtype]
+
+    def choice(self, need: Need, supply: Supply) -> Choice:
+        """Weights as they are stored, for calls of that `need`."""
+        units = self.timed(need, supply)
+        if not self.uses:
+            return Choice(units)
+        room = self.room(need.dtype)
+        blocks = self.blocks.blocks
+        units = tuple(_converting(*each, room) for each in zip(units, blocks, strict=True))
+        copied = sum(room.ends[name] - start for name, start in room.starts.items())
+        return Choice(units, unpacked=copied)
 
     def timed(self, need: Need, supply: Supply) -> tuple[Unit, ...]:
         """The units with shares as long as they take, where the host may launch more slowly."""
@@ -130,9 +166,9 @@ def plan_call(
     known of card and link, or where nothing else fits. `packs` tells what they would take, and how
     fast the card unpacks them, if that comes into question.
     """
-    plain = Choice(weighed.timed(need, supply))
+    plain = weighed.choice(need, supply)
     plan = _twice(weighed, plain, need, supply, arriving, mode)
-    if pack == "off" or packs is None or not _may_pack(plan, mode):
+    if pack == "off" or packs is None or weighed.uses or not _may_pack(plan, mode):
         return plan
     stage = plan.stages[0]
     known, unpack = packs()
@@ -191,7 +227,7 @@ def rounding_of(residency: Residency, allocator: str) -> int:
     if allocator not in FRAGMENTS:
         return 0
     sizes = [piece.bytes for piece in residency.resident]
-    sizes.append(residency.ring.bytes)
+    sizes += (residency.ring.bytes, residency.conversion)
     moves = [(at, size) for at, size in enumerate(sizes) if size]
     return max(0, replay(moves, allocator).reserved - sum(sizes))
 
@@ -257,6 +293,7 @@ def _planned(
         model=weighed.name,
         mapped=weighed.mapped,
         piece=_PIECE if _is_launched_slowly(need, supply) else None,
+        slices=False,
     )
     return make([demand], supply, mode=mode, slots=_SLOTS)
 
@@ -265,6 +302,15 @@ def _is_launched_slowly(need: Need, supply: Supply) -> bool:
     """Whether the host takes longer for a call than the card, as far as that is known."""
     rate = supply.compute.per_second
     return bool(rate and need.flops is not None and need.operators * _LAUNCH * rate > need.flops)
+
+
+def _converting(unit: Unit, block: Block, room: Room) -> Unit:
+    """`unit` with the room that the copies of its parts, or its own, reach up to."""
+    ends = [room.ends.get(leaf.name, 0) for leaf in block.leaves]
+    if not unit.parts:
+        return replace(unit, converted=max(ends))
+    parts = tuple(replace(part, converted=end) for part, end in zip(unit.parts, ends, strict=True))
+    return replace(unit, parts=parts)
 
 
 def _shared(unit: Unit, seconds: Sequence[float]) -> Unit:

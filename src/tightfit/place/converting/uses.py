@@ -1,0 +1,121 @@
+"""When copies of converted weights are in use, and where each lies so that none is in the way."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from tightfit.place.streaming.layout import ALIGNMENT, Layout
+from tightfit.weigh.conversions import Converted, Layer
+
+
+@dataclass(frozen=True, eq=False)
+class Use:
+    """One layer, and the calls that its weights are there for.
+
+    Attributes:
+        layer: whose weights.
+        anchors: paths of the modules at whose calls they have to be converted.
+        head: the anchor whose call covers every use.
+    """
+
+    layer: Layer
+    anchors: tuple[str, ...]
+    head: str
+
+    @property
+    def weights(self) -> tuple[Converted, ...]:
+        """Each object once."""
+        found = {id(each.tensor): each for each in self.layer.weights}
+        return tuple(found.values())
+
+    def layout(self, dtype: torch.dtype) -> Layout:
+        """Of the copies in `dtype`: of those of `weights` that need one."""
+        return Layout.of(
+            torch.empty_like(each.tensor, dtype=dtype, device="meta", requires_grad=False)
+            for each in self.weights
+            if each.bytes(dtype)
+        )
+
+
+@dataclass(frozen=True)
+class Room:
+    """Where copies lie.
+
+    Attributes:
+        starts, ends: for each layer by its name, bytes [start, end) of one buffer.
+        bytes: that it has to have.
+    """
+
+    starts: Mapping[str, int]
+    ends: Mapping[str, int]
+    bytes: int
+
+
+def uses_of(layers: Iterable[Layer], foreign: Mapping[str, Iterable[str]]) -> tuple[Use, ...]:
+    """`foreign` tells, for tensors that are used while their owner is not called, what is.
+
+    By paths, as `tightfit.place.streaming.groups.Scan` has them.
+    """
+    found = []
+    for layer in layers:
+        head, anchors = layer.name, [layer.name]
+        for each in layer.weights:
+            for unit in foreign.get(each.held.path, ()):
+                if not any(_holds(anchor, unit) for anchor in anchors):
+                    anchors.append(unit)
+                    head = unit if _holds(unit, head) else head
+        found.append(Use(layer, tuple(anchors), head))
+    return tuple(found)
+
+
+def room_of(uses: Sequence[Use], dtype: torch.dtype) -> Room:
+    """Layers that are called one after another share their bytes; one within another does not."""
+    beside = _beside(uses)
+    starts: dict[int, int] = {}
+    ends: dict[int, int] = {}
+    for at, use in enumerate(uses):
+        taken = sorted((starts[other], ends[other]) for other in beside[at] if other in starts)
+        size = -(-use.layout(dtype).bytes // ALIGNMENT) * ALIGNMENT
+        start = 0
+        for first, last in taken:
+            if start + size <= first:
+                break
+            start = max(start, last)
+        starts[at], ends[at] = start, start + size
+    names = [use.layer.name for use in uses]
+    return Room(
+        {names[at]: start for at, start in starts.items()},
+        {names[at]: end for at, end in ends.items()},
+        max(ends.values(), default=0),
+    )
+
+
+def _beside(uses: Sequence[Use]) -> dict[int, set[int]]:
+    """For each use, those that are under way while it is: a call of one lies within the other's."""
+    at_anchor: dict[str, list[int]] = defaultdict(list)
+    for at, use in enumerate(uses):
+        for anchor in use.anchors:
+            at_anchor[anchor].append(at)
+    found: dict[int, set[int]] = defaultdict(set)
+    for anchor, here in at_anchor.items():
+        above = {at for path in _upwards(anchor) for at in at_anchor.get(path, ())}
+        for at in here:
+            for other in above - {at}:
+                found[at].add(other)
+                found[other].add(at)
+    return found
+
+
+def _holds(above: str, below: str) -> bool:
+    return not above or above == below or below.startswith(f"{above}.")
+
+
+def _upwards(path: str) -> Iterator[str]:
+    while path:
+        yield path
+        path = path.rpartition(".")[0]
+    yield ""

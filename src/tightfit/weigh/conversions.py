@@ -1,0 +1,187 @@
+"""Weights that are stored in one dtype and used in another: which they are, and their scales."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import nn
+
+from tightfit.errors import UsageError
+from tightfit.weigh.tensors import Held, Kind, weights
+
+FLOATS = (
+    torch.float8_e4m3fn,
+    torch.float8_e5m2,
+    torch.float8_e4m3fnuz,
+    torch.float8_e5m2fnuz,
+)
+"""Stored only: nothing is computed in them, and bfloat16 and float16 have every value of theirs."""
+COMPUTES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+"""What layers compute in."""
+BLOCK = 128
+"""Rows and columns for which a scale of two axes stands, where it is neither of the tensor nor of
+its rows; in the wild ``weight_scale_inv``, which is multiplied by like the others."""
+Grid = Literal["tensor", "rows", "blocks"]
+
+
+@dataclass(frozen=True, eq=False)
+class Converted:
+    """A weight that is converted just before its layer runs.
+
+    Attributes:
+        held: what is stored.
+        scale: what it is multiplied by; None is nothing.
+        grid: what each value of the scale stands for.
+    """
+
+    held: Held
+    scale: Held | None = None
+    grid: Grid = "tensor"
+
+    @property
+    def tensor(self) -> torch.Tensor:
+        """What is stored."""
+        return self.held.tensor
+
+    def bytes(self, dtype: torch.dtype) -> int:
+        """Of the copy in `dtype`; 0 where it needs none."""
+        tensor = self.tensor
+        return 0 if tensor.dtype == dtype else tensor.numel() * dtype.itemsize
+
+
+@dataclass(frozen=True, eq=False)
+class Layer:
+    """A module that owns weights which are converted, all at once, when it is called.
+
+    Attributes:
+        name: its path.
+        weights: those of a dtype that nothing is computed in, and the parameters beside them.
+    """
+
+    name: str
+    weights: tuple[Converted, ...]
+
+
+def scale_names(weight: str) -> tuple[str, ...]:
+    """What the scale of a tensor of that name is called beside it, wherever it comes from."""
+    return f"{weight}_scale", f"scale_{weight}", f"{weight}_scale_inv"
+
+
+def is_stored_only(tensor: torch.Tensor) -> bool:
+    """Whether nothing is computed in what `tensor` is stored in, scale or not."""
+    return tensor.dtype in FLOATS
+
+
+def grid_of(scale: torch.Size, weight: torch.Size) -> Grid | None:
+    """What each value of a scale of that shape stands for; None where that cannot be told."""
+    if scale.numel() == 1:
+        return "tensor"
+    if not weight or scale[0] == weight[0] == scale.numel():
+        return "rows" if weight else None
+    blocks = tuple(-(-size // BLOCK) for size in weight)
+    return "blocks" if len(weight) == 2 and tuple(scale) == blocks else None
+
+
+@dataclass(frozen=True, eq=False)
+class Conversions:
+    """What of a module is converted before it is used.
+
+    Attributes:
+        layers: whose weights are, in the order of registration.
+        usual: what a call computes in that is given no floats: what most of the other weights are
+            stored in, or bfloat16 where there are none.
+    """
+
+    layers: tuple[Layer, ...] = ()
+    usual: torch.dtype = torch.bfloat16
+
+    @classmethod
+    def of(cls, module: nn.Module) -> Conversions:
+        """Plain tensors of eight-bit floats, with or without a scale, and of ``int8`` with one.
+
+        A module that has a scale and a way of its own to run is left alone: it computes with what
+        is stored. Raises `UsageError`, by its path, for a scale of another shape.
+        """
+        owned: dict[str, list[Held]] = {}
+        for held in weights(module):
+            owned.setdefault(held.leaf, []).append(held)
+        scales: set[int] = set()
+        layers = [_layer(name, helds, scales) for name, helds in owned.items()]
+        others = [
+            held.tensor
+            for helds in owned.values()
+            for held in helds
+            if id(held.tensor) not in scales
+        ]
+        return cls(tuple(filter(None, layers)), _most(others) or torch.bfloat16)
+
+    def dtype(self, given: Iterable[object]) -> torch.dtype:
+        """What a call that is `given` these computes in: the floats that most values come in.
+
+        It depends on nothing else, room least of all.
+        """
+        return _most(each for each in given if isinstance(each, torch.Tensor)) or self.usual
+
+
+def _most(tensors: Iterable[torch.Tensor]) -> torch.dtype | None:
+    counts: dict[torch.dtype, int] = {}
+    for tensor in tensors:
+        if tensor.dtype in COMPUTES:
+            counts[tensor.dtype] = counts.get(tensor.dtype, 0) + tensor.numel()
+    return max(counts, key=counts.__getitem__) if counts else None
+
+
+def _layer(name: str, helds: Sequence[Held], scales: set[int]) -> Layer | None:
+    """None where nothing of it is converted; what are scales is added to `scales`."""
+    stored = [held for held in helds if _is_stored(held)]
+    found = [(held, _scale_of(held, helds)) for held in stored]
+    if not found or not all(_converts(held, scale) for held, scale in found):
+        return None
+    scales |= {id(scale.tensor) for _, scale in found if scale is not None}
+    beside = [
+        Converted(held)
+        for held in helds
+        if held.kind is Kind.PARAMETER
+        and held.tensor.dtype in COMPUTES
+        and id(held.tensor) not in scales
+    ]
+    return Layer(name, (*(_converted(held, scale) for held, scale in found), *beside))
+
+
+def _is_stored(held: Held) -> bool:
+    """Whether it may be one: a plain tensor of such a dtype, or one as integers."""
+    tensor = held.tensor
+    plain = isinstance(tensor, nn.Parameter) or held.kind is Kind.BUFFER
+    return plain and (is_stored_only(tensor) or (tensor.dtype is torch.int8 and tensor.dim() > 1))
+
+
+def _scale_of(weight: Held, helds: Iterable[Held]) -> Held | None:
+    names = scale_names(weight.name)
+    return next((h for h in helds if h.owner is weight.owner and h.name in names), None)
+
+
+def _converts(weight: Held, scale: Held | None) -> bool:
+    own = not (type(weight.owner).forward.__module__ or "").startswith("torch.nn.")
+    if scale is None:
+        return is_stored_only(weight.tensor)
+    return not own
+
+
+def _converted(weight: Held, scale: Held | None) -> Converted:
+    if scale is None:
+        return Converted(weight)
+    grid = grid_of(scale.tensor.shape, weight.tensor.shape)
+    if grid is None or scale.tensor.dtype not in COMPUTES:
+        raise UsageError(
+            f"`{scale.path}`, {_said(scale.tensor)}, cannot be the scale of `{weight.path}`, "
+            f"{_said(weight.tensor)}: that has one value, one for each row, or one for each "
+            f"{BLOCK} x {BLOCK} of them."
+        )
+    return Converted(weight, scale, grid)
+
+
+def _said(tensor: torch.Tensor) -> str:
+    return f"{str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)}"
