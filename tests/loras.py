@@ -34,7 +34,9 @@ def flux(dtype: torch.dtype = torch.float32) -> Any:
         pooled_projection_dim=16,
         axes_dims_rope=(4, 6, 6),
     )
-    return model.to(dtype=dtype).eval().requires_grad_(False)
+    if dtype != model.dtype:  # diffusers warns of it
+        model.to(dtype=dtype)
+    return model.eval().requires_grad_(False)
 
 
 def inputs(dtype: torch.dtype = torch.float32, **more: Any) -> dict[str, Any]:

@@ -300,6 +300,10 @@ class Fitted:
                 value = self._call(call, run)
                 self._remember(call)
                 return value
+            except BaseException:
+                if self._keeping is not None and self._keeping.session is not None:
+                    self._keeping.session.end_calls()
+                raise
             finally:
                 self._inside = False
                 self.calls += 1
