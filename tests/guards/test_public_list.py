@@ -15,6 +15,7 @@ PUBLIC = [
     "encode",
     "fit",
     "fitted",
+    "load_weights",
     "make_plan",
     "pack",
     "placed",

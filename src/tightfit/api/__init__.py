@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from tightfit.api.coding import decode, encode
     from tightfit.api.fitting import fit, fitted, placed, unfit
+    from tightfit.api.loading import load_weights
     from tightfit.api.packing import pack, unpack
     from tightfit.api.planning import make_plan
     from tightfit.api.result import Frames, Result
@@ -20,6 +21,7 @@ __all__ = [
     "encode",
     "fit",
     "fitted",
+    "load_weights",
     "make_plan",
     "pack",
     "placed",
@@ -36,6 +38,7 @@ _HOMES = {
     "encode": "api.coding",
     "fit": "api.fitting",
     "fitted": "api.fitting",
+    "load_weights": "api.loading",
     "make_plan": "api.planning",
     "pack": "api.packing",
     "placed": "api.fitting",

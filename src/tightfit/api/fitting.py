@@ -142,6 +142,12 @@ def fitted(module: nn.Module) -> Fitted:
     return found
 
 
+def refuse_fitted(module: nn.Module) -> None:
+    """Raise `UsageError` for a module that is fitted."""
+    if module in _known:
+        raise UsageError(f"`{type(module).__name__}` is fitted: unfit it first.")
+
+
 @contextmanager
 def placed(
     module: nn.Module,

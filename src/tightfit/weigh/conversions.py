@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import nn
@@ -73,6 +73,12 @@ def scale_names(weight: str) -> tuple[str, ...]:
 def is_stored_only(tensor: torch.Tensor) -> bool:
     """Whether nothing is computed in what `tensor` is stored in, scale or not."""
     return tensor.dtype in FLOATS
+
+
+def has_own_way(module: nn.Module) -> bool:
+    """Whether `module` runs in a way that is not PyTorch's, and may compute as it likes."""
+    forward: Any = type(module).forward
+    return forward is nn.Module.forward or not forward.__module__.startswith("torch.nn.")
 
 
 def grid_of(scale: torch.Size, weight: torch.Size) -> Grid | None:
@@ -164,10 +170,9 @@ def _scale_of(weight: Held, helds: Iterable[Held]) -> Held | None:
 
 
 def _converts(weight: Held, scale: Held | None) -> bool:
-    own = not (type(weight.owner).forward.__module__ or "").startswith("torch.nn.")
     if scale is None:
         return is_stored_only(weight.tensor)
-    return not own
+    return not has_own_way(weight.owner)
 
 
 def _converted(weight: Held, scale: Held | None) -> Converted:
