@@ -18,7 +18,7 @@ _FILE = "pytorch_lora_weights.safetensors"
 """What diffusers calls the file in a folder, if nobody says otherwise."""
 _FACTOR = re.compile(
     r"(?P<path>.+)\.(?P<kind>lora_(?:embedding_)?[AB]|lora_magnitude_vector)"
-    r"(?:\.[^.]+)?(?:\.(?P<leaf>weight|bias))?"
+    r"(?:\.[^.]+)??(?:\.(?P<leaf>weight|bias))?"
 )
 _ELSEWHERE = ("lora_controlnet", ".lokr_")
 """What tells of other kinds of adapters, whose names say less."""
