@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import save_file
+from torch import nn
 
 import tightfit
 from tests.cases.common import assert_back, virtual
 from tests.loras import LAYERS, bytes_of, flux, given, inputs, load, lora, wanted
-from tightfit.errors import InputError, MemoryShortage
+from tightfit.errors import InputError, MemoryShortage, UsageError
 from tightfit.units import KIB, MIB
 
 pytestmark = pytest.mark.filterwarnings(r"ignore::UserWarning:peft\..*")  # of a second adapter
@@ -145,3 +146,45 @@ def test_q11_what_the_library_refuses_late_leaves_the_module_as_it_was() -> None
     assert card.read().allocated == held
     tightfit.unfit(module)
     assert_back(card)
+
+
+def in_fp8(*, scaled: bool) -> tuple[Any, Any]:
+    """A bf16 network whose layers with a LoRA are stored in fp8, and the same dequantised."""
+    model, meant = flux(torch.bfloat16), flux(torch.bfloat16)
+    for path in LAYERS:
+        layer, other = model.get_submodule(path), meant.get_submodule(path)
+        weight = layer.weight.float()
+        scale = weight.abs().max() / 448 if scaled else torch.tensor(1.0)
+        stored = (weight / scale).to(torch.float8_e4m3fn)
+        layer.weight = nn.Parameter(stored, requires_grad=False)
+        other.weight = nn.Parameter((stored.float() * scale).bfloat16(), requires_grad=False)
+        if scaled:
+            layer.weight_scale = nn.Parameter(scale, requires_grad=False)
+    return model, meant
+
+
+@pytest.mark.parametrize("scaled", [False, True])
+def test_q08_a_lora_on_fp8_weights_is_added_in_what_is_computed_in(scaled: bool) -> None:
+    """Resident and streamed alike, as on the dequantised network, with its own values unrounded."""
+    _, meant = in_fp8(scaled=scaled)
+    base, expected = wanted(meant), wanted(meant, lambda whole: load(whole, 5, "a"))
+    assert not torch.equal(base, expected)
+    seen = []
+    for budget in ("64MiB", "500KiB"):
+        (module, _), card = in_fp8(scaled=scaled), virtual("64MiB")
+        tightfit.fit(module, card=card, vram=budget, example=inputs(torch.bfloat16))
+        plain = given(module)
+        load(module, 5, "a")
+        layer = module.get_submodule(LAYERS[0])
+        assert layer.base_layer.weight.dtype == torch.float8_e4m3fn
+        assert layer.lora_A["a"].weight.dtype == torch.bfloat16
+        seen.append(given(module))
+        with pytest.raises(UsageError, match=r"`fuse_lora` cannot write .* float8_e4m3fn"):
+            module.fuse_lora()
+        assert torch.equal(given(module), seen[-1])
+        module.unload_lora()
+        assert torch.equal(given(module), plain)
+        tightfit.unfit(module)
+        assert_back(card)
+    assert torch.equal(*seen)
+    torch.testing.assert_close(seen[0], expected, rtol=2**-7, atol=2**-7)

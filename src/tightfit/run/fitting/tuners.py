@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
 from torch import nn
 
 from tightfit.errors import UsageError
+from tightfit.weigh.conversions import COMPUTES, is_stored_only
+from tightfit.weigh.tensors import Kind, weights
 
 _FUSING = ("fuse_lora", "unfuse_lora", "merge", "unmerge")
+_LOADING = ("load_lora_adapter", "add_adapter", "load_adapter")
 
 
 class Tuners:
@@ -69,11 +72,14 @@ class Tuners:
 def written(module: nn.Module, method: str, write: Callable[[], Any]) -> Any:
     """The value of `write`, which is `method` of `module`, with its weights on the host.
 
+    What is loaded keeps its values where it is for weights in fp8: PEFT would store it likewise.
     What fuses is not interrupted half way: Ctrl-C counts when it is done. Where it fails, layers
     that were not fused have the strengths that they had.
     """
     if method not in _FUSING:
-        return write()
+        with _wide(module) if method in _LOADING else nullcontext():
+            return write()
+    _refuse_stored(module, method)
     before = [(t, dict(t.scaling), list(t.merged_adapters)) for t in Tuners(module).layers.values()]
     try:
         return _uninterrupted(write)
@@ -82,6 +88,44 @@ def written(module: nn.Module, method: str, write: Callable[[], Any]) -> Any:
             if layer.merged_adapters == merged:
                 layer.scaling.update(scaling)
         raise
+
+
+@contextmanager
+def _wide(module: nn.Module) -> Iterator[None]:
+    """While inside, NaN of a dtype that computes stands for each weight in fp8.
+
+    An adapter takes the dtype of the weight that it is for.
+    """
+    found = [held for held in weights(module) if held.kind is Kind.PARAMETER]
+    wide = next((each.tensor.dtype for each in found if each.tensor.dtype in COMPUTES), None)
+    stored = [held for held in found if is_stored_only(held.tensor)]
+    nothing = torch.full((), torch.nan, dtype=wide or torch.bfloat16)
+    try:
+        for held in stored:
+            instead = nn.Parameter(nothing.expand(held.tensor.shape), requires_grad=False)
+            held.owner._parameters[held.name] = instead
+        yield
+    finally:
+        for held in stored:
+            held.owner._parameters[held.name] = held.tensor  # type: ignore[assignment]
+    known = {id(held.tensor) for held in found}
+    for held in weights(module) if stored else ():
+        if id(held.tensor) not in known and held.tensor.isnan().any():
+            raise UsageError(
+                f"`{held.path}` is made of a weight that is stored in fp8, which cannot be done: "
+                "delete that adapter."
+            )
+
+
+def _refuse_stored(module: nn.Module, method: str) -> None:
+    """Nothing can be added to such weights, and their scales are not PEFT's business."""
+    for path, layer in Tuners(module).layers.items():
+        weight = getattr(layer.get_base_layer(), "weight", None)
+        if isinstance(weight, torch.Tensor) and weight.dtype not in COMPUTES:
+            raise UsageError(
+                f"`{method}` cannot write to `{path}`, whose weight is stored in "
+                f"{str(weight.dtype).removeprefix('torch.')}: leave the adapter beside it."
+            )
 
 
 def _uninterrupted(write: Callable[[], Any]) -> Any:
