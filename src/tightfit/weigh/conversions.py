@@ -46,11 +46,6 @@ class Converted:
         """What is stored."""
         return self.held.tensor
 
-    def bytes(self, dtype: torch.dtype) -> int:
-        """Of the copy in `dtype`; 0 where it needs none."""
-        tensor = self.tensor
-        return 0 if tensor.dtype == dtype else tensor.numel() * dtype.itemsize
-
 
 @dataclass(frozen=True, eq=False)
 class Layer:

@@ -65,5 +65,6 @@ def test_a_weight_in_the_dtype_of_the_call_takes_no_room() -> None:
     weight = torch.zeros(100, dtype=torch.bfloat16)
     held = Held("a.bias", nn.Module(), "bias", (), Kind.PARAMETER, weight, "a")
     uses = uses_of([Layer("a", (Converted(held),))], {})
+    assert uses[0].needs_copy(torch.bfloat16) == (False,)
     assert room_of(uses, torch.bfloat16).bytes == 0
     assert room_of(uses, torch.float32).bytes == 512

@@ -181,8 +181,9 @@ class Converter:
         """Queue the conversion of what its seats have stored."""
         if self._free is not None:
             self._compute.wait(self._free)
-        for part in self._parts[conversion]:
-            part.bring()
+        with torch.inference_mode(False):  # views that are made in it cannot be of normal tensors
+            for part in self._parts[conversion]:
+                part.bring()
         self.converted += 1
 
     def clear(self, conversion: Conversion) -> None:
@@ -221,10 +222,12 @@ class Converter:
             _Part(
                 weight,
                 seat,
-                next(copies) if weight.bytes(dtype) else None,
+                next(copies) if needs_copy else None,
                 self._placeholders.of(dtype, seat.tensor.shape),
             )
-            for weight, seat in zip(each.use.weights, each.seats, strict=True)
+            for weight, seat, needs_copy in zip(
+                each.use.weights, each.seats, each.use.needs_copy(dtype), strict=True
+            )
         )
 
 

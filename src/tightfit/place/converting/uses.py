@@ -20,24 +20,34 @@ class Use:
         layer: whose weights.
         anchors: paths of the modules at whose calls they have to be converted.
         head: the anchor whose call covers every use.
+        weights: of the layer, each object once.
+        shapes: of the same, on the meta device: what they were while they were on the host.
     """
 
     layer: Layer
     anchors: tuple[str, ...]
     head: str
+    weights: tuple[Converted, ...]
+    shapes: tuple[torch.Tensor, ...]
 
-    @property
-    def weights(self) -> tuple[Converted, ...]:
-        """Each object once."""
-        found = {id(each.tensor): each for each in self.layer.weights}
-        return tuple(found.values())
+    @classmethod
+    def of(cls, layer: Layer, anchors: Iterable[str], head: str) -> Use:
+        """While the weights are on the host."""
+        found = {id(each.tensor): each for each in layer.weights}
+        shapes = [
+            torch.empty_like(each.tensor, device="meta", requires_grad=False)
+            for each in found.values()
+        ]
+        return cls(layer, tuple(anchors), head, tuple(found.values()), tuple(shapes))
+
+    def needs_copy(self, dtype: torch.dtype) -> tuple[bool, ...]:
+        """Of each weight, whether it has to be converted for calls in `dtype`."""
+        return tuple(shape.dtype != dtype for shape in self.shapes)
 
     def layout(self, dtype: torch.dtype) -> Layout:
-        """Of the copies in `dtype`: of those of `weights` that need one."""
+        """Of the copies in `dtype`, of those of `weights` that need one."""
         return Layout.of(
-            torch.empty_like(each.tensor, dtype=dtype, device="meta", requires_grad=False)
-            for each in self.weights
-            if each.bytes(dtype)
+            torch.empty_like(shape, dtype=dtype) for shape in self.shapes if shape.dtype != dtype
         )
 
 
@@ -56,9 +66,10 @@ class Room:
 
 
 def uses_of(layers: Iterable[Layer], foreign: Mapping[str, Iterable[str]]) -> tuple[Use, ...]:
-    """`foreign` tells, for tensors that are used while their owner is not called, what is.
+    """The uses of `layers`, whose weights are on the host.
 
-    By paths, as `tightfit.place.streaming.groups.Scan` has them.
+    `foreign` tells, for tensors that are used while their owner is not called, what is called: by
+    paths, as `tightfit.place.streaming.groups.Scan` has them.
     """
     found = []
     for layer in layers:
@@ -68,7 +79,7 @@ def uses_of(layers: Iterable[Layer], foreign: Mapping[str, Iterable[str]]) -> tu
                 if not any(_holds(anchor, unit) for anchor in anchors):
                     anchors.append(unit)
                     head = unit if _holds(unit, head) else head
-        found.append(Use(layer, tuple(anchors), head))
+        found.append(Use.of(layer, anchors, head))
     return tuple(found)
 
 
