@@ -16,7 +16,7 @@ from tests.api.test_fitting import WIDTH, bytes_of, inputs, opened, wanted
 from tightfit.card.virtual.faults import Planned
 from tightfit.errors import MemoryShortage, UsageError
 from tightfit.place.streaming.placement import Placement
-from tightfit.run.fitting import fitted as fitted_file
+from tightfit.run.fitting import lessons
 from tightfit.units import KIB
 
 
@@ -218,7 +218,7 @@ def dry_runs(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         return plain(module, call, card)
 
     for name in ("need_of", "need_and_order"):
-        monkeypatch.setattr(fitted_file, name, partial(noted, getattr(fitted_file, name)))
+        monkeypatch.setattr(lessons, name, partial(noted, getattr(lessons, name)))
     return found
 
 

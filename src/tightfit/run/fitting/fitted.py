@@ -13,21 +13,20 @@ import torch
 from torch import nn
 from torch.utils._pytree import tree_map
 
-from tightfit.allocators import ALIGNMENT
 from tightfit.card import Card, Reading
 from tightfit.errors import MemoryShortage, UsageError
 from tightfit.place.streaming.home import bring_home
 from tightfit.place.streaming.streamed import Streaming
 from tightfit.plan.plan import Plan
-from tightfit.plan.slack import FRAGMENTS
 from tightfit.plan.streaming.residency import Mode
 from tightfit.run.fitting.alterations import Alterations
 from tightfit.run.fitting.aside import drawn
 from tightfit.run.fitting.entries import Entries
 from tightfit.run.fitting.keeping import PARTS, Change, Keeping, Terms
+from tightfit.run.fitting.lessons import Lessons
 from tightfit.run.fitting.lora import check_loading
 from tightfit.run.fitting.missed import none_missed, refuse_made_of_nothing
-from tightfit.run.fitting.need import Call, Need, need_and_order, need_of
+from tightfit.run.fitting.need import Call, Need
 from tightfit.run.fitting.placing import Weighed
 from tightfit.run.fitting.pressure import Pressure
 from tightfit.run.fitting.tuners import Tuners, written
@@ -39,8 +38,6 @@ from tightfit.weigh.tensors import weights
 
 _WATCHED = 3
 """Calls of each shape whose peak is looked at."""
-_ALIKE = 3
-"""Calls that differ in integers alone and need the same, after which others are taken to."""
 
 
 @dataclass(eq=False, repr=False)
@@ -63,21 +60,19 @@ class Fitted:
     notes: list[str] = field(default_factory=list)
     calls: int = 0
     _lock: threading.RLock = field(default_factory=threading.RLock)
-    _needs: dict[Hashable, Need] = field(default_factory=dict)
-    _alike: dict[Hashable, list[Hashable]] = field(default_factory=dict)
     _looked: set[Hashable] = field(default_factory=set)
     _pressure: Pressure = field(default_factory=Pressure)
     _inside: bool = False
     _keeping: Keeping | None = None
     _entries: Entries | None = None
     _alterations: Alterations | None = None
+    _opened: bool = False
     _altered: bool = False
-    _like: tuple[Call, Hashable, int] | None = None
     _paths: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
         """Nothing is placed yet."""
-        self._tuners = Tuners(self.module)
+        self._lessons = Lessons(self.module, self.card, self._note)
 
     def __repr__(self) -> str:
         name, there = type(self.module).__name__, "no weights there"
@@ -124,12 +119,7 @@ class Fitted:
     def open(self, example: Call | None = None) -> None:
         """Place the weights, for a call like `example` where there is one."""
         _refuse_inference_tensors(self.module)
-        need, order = Need(), None
-        if example is not None:
-            need, order = need_and_order(self.module, example, self.card)
-            self._needs[self._key(example)] = need
-            self._say(need)
-            self._remember(example)
+        need, order = self._lessons.of(example)
         weighed = Weighed.of(self.module, order)
         self._paths = _paths_of(self.module)
         arriving = 0 if example is None else example.arriving()
@@ -140,6 +130,7 @@ class Fitted:
                 lambda less, mode: keeping.lower(need, arriving, less, mode),
                 Stage("load", f"Not enough memory to place {weighed.name}."),
             )
+            self._opened = True
             self._open_ways()
         except BaseException:
             self.close()
@@ -159,14 +150,13 @@ class Fitted:
 
     def _to_host(self) -> None:
         """Everything that is the module's is on the host, also what it has got since."""
-        ours, self._entries = self._entries, None
-        if ours is not None:
-            ours.close()
+        if self._entries is not None:
+            self._entries.close()
         if self._alterations is not None:
             self._alterations.close()
         if self._keeping is not None:
             self._keeping.close()
-        if ours is not None:
+        if self._opened:
             bring_home(self.module, self.card.device)
 
     def _alter(
@@ -217,10 +207,10 @@ class Fitted:
 
     def _place_again(self, why: str) -> None:
         """Where there is no room, the next call will say so."""
-        if not self._altered or self._entries is None:
+        if not self._altered:
             return
-        like, key, arriving = self._like or (None, None, 0)
-        need = self._renew(like, key)
+        arriving = 0 if self._lessons.like is None else self._lessons.like[1]
+        need = self._renew(None)
         keeping = self._kept
         try:
             self._held(
@@ -243,44 +233,29 @@ class Fitted:
         try:
             if session is not None and not self._altered:
                 refuse_made_of_nothing(session.newcomers())
-                Tuners(self.module).refuse_fused_unseen(self._tuners)
+                Tuners(self.module).refuse_fused_unseen(self._lessons.tuners)
         finally:
             self._altered = True
-        self._renew(call, call.key())
+        self._renew(call)
 
-    def _renew(self, like: Call | None, key: Hashable) -> Need:
-        """The module as it is now is weighed, with all of it on the host.
+    def _renew(self, call: Call | None) -> Need:
+        """The module as it is now is weighed, with all of it on the host; what `call` needs of it.
 
-        For calls such as `like`; what those need is known under `key`, and is the answer.
+        None is one like the last.
         """
         self._to_host()
-        need, order = Need(), None
         try:
             _refuse_inference_tensors(self.module)
-            for known in (self._needs, self._alike, self._looked):
-                known.clear()
+            self._lessons.forget()
+            self._looked.clear()
             self._pressure.moved()
-            self._tuners = Tuners(self.module)
-            if like is not None:
-                need, order = need_and_order(self.module, like, self.card)
-                self._needs[(self._tuners.active, key)] = need
-                self._say(need)
+            need, order = self._lessons.of(call)
             self._kept.weighed = Weighed.of(self.module, order)
             self._paths = _paths_of(self.module)
             self._altered = False
         finally:
             self._open_ways()
         return need
-
-    def _remember(self, call: Call) -> None:
-        """What calls are like, if that can be kept without keeping what they were given."""
-        key = call.key()
-        if (self._like is None or self._like[1] != key) and call.is_plain:
-            self._like = call.without_values(), key, call.arriving()
-
-    def _key(self, call: Call, *, numbers: bool = True) -> Hashable:
-        """Equal for calls that need the same, with the same adapters."""
-        return self._tuners.active, call.key(numbers=numbers)
 
     def _enter(
         self,
@@ -298,7 +273,7 @@ class Fitted:
                 call = Call(method, args, kwargs)
                 self._notice(call)
                 value = self._call(call, run)
-                self._remember(call)
+                self._lessons.remember(call)
                 return value
             except BaseException:
                 if self._keeping is not None and self._keeping.session is not None:
@@ -311,20 +286,21 @@ class Fitted:
     def _call(self, call: Call, run: Callable[..., Any]) -> Any:
         keeping = self._kept
         key, arriving = self._told(call), call.arriving()
+        lessons = self._lessons
         drawn_again = drawn(call.given)
 
         def made() -> Any:
             args, kwargs = call.args, dict(call.kwargs)
             if not call.is_there:
                 args, kwargs = tree_map(self._to_card, (args, kwargs))
-            with self._tuners.same_strengths(), self._nothing_missed(key):
+            with lessons.tuners.same_strengths(), self._nothing_missed(key):
                 return run(*args, **kwargs)
 
         def first() -> Any:
             keeping.call = self.calls
             now, moved = self.card.read(), len(keeping.changes)
-            self._look_back(now)
-            need = self._needs[key]
+            lessons.lacked(self._pressure.found(now))
+            need = lessons.needs[key]
             keeping.settle(need, arriving, now)
             if len(keeping.changes) > moved:
                 self._pressure.moved()
@@ -335,16 +311,16 @@ class Fitted:
             self._pressure.begins(key, now)
             value = made()
             if need.runs < _WATCHED:
-                self._seen(key, now, arriving)
+                lessons.saw(key, self._taken(now, arriving))
             return value
 
         def again(less: int, mode: Mode) -> Any:
             drawn_again()
             self._pressure.moved()
-            need = self._needs[key]
+            need = lessons.needs[key]
             keeping.lower(need, arriving, less, mode)
             value = made()
-            self._needs[key] = self._needs[key].with_room(less)
+            lessons.needs[key] = lessons.needs[key].with_room(less)
             return value
 
         name = type(self.module).__name__
@@ -407,70 +383,31 @@ class Fitted:
     def _told(self, call: Call) -> Hashable:
         """Under which key the need of `call` is known; it is found where there is none yet.
 
-        An integer may be a size, so each is looked at: until a few made no difference, as times
-        of steps do.
+        So is the order in which it uses the weights: where there is none, or where others may be
+        used than before, since adapters were switched on.
         """
-        key, alike = self._key(call), self._key(call, numbers=False)
-        if key in self._needs:
+        key = self._lessons.key(call)
+        if key is not None:
             return key
-        if alike in self._needs:
-            return alike
-        self._learn(key, call)
-        if alike != key:
-            seen = self._alike.setdefault(alike, [])
-            seen.append(key)
-            needs = [self._needs[each] for each in seen]
-            if len(needs) >= _ALIKE and len({each.problem or each.dry for each in needs}) == 1:
-                self._needs[alike] = max(needs, key=lambda each: (each.allocated or 0, each.slack))
-        return key
-
-    def _learn(self, key: Hashable, call: Call) -> None:
-        """What a call of new shapes needs, and in which order it uses the weights."""
         keeping = self._kept
         known = keeping.weighed.order
         with nullcontext() if keeping.session is None else keeping.session.asleep():
-            order = None
-            if known is None or self._tuners.layers:
-                self._needs[key], order = need_and_order(self.module, call, self.card)
-            else:
-                self._needs[key] = need_of(self.module, call, self.card)
-            self._say(self._needs[key])
-        if order is not None and known is not None:  # with other adapters than were seen before
+            ask = known is None or bool(self._lessons.tuners.layers)
+            key, order = self._lessons.learn(call, order=ask)
+        if order is not None and known is not None:
             more = set(order.foreign) - set(known.foreign)
             order = replace(order, foreign=(*known.foreign, *more)) if more else None
         if order is not None:
             keeping.close()
             keeping.weighed = Weighed.of(self.module, order)
+        return key
 
-    def _seen(self, key: Hashable, before: Reading, arriving: int) -> None:
-        """Learn from a call that held, for which `arriving` bytes of inputs were brought."""
-        need, allocated = self._needs[key], self._needs[key].allocated
-        after = self.card.read()
-        if after.peak_allocated is not None and before.allocated is not None:
-            taken = after.peak_allocated - before.allocated - self._kept.unpacking
-            allocated = max(allocated or 0, taken - arriving)
-        self._needs[key] = replace(
-            need, dry=need.dry or allocated, allocated=allocated, runs=need.runs + 1
-        )
-
-    def _look_back(self, now: Reading) -> None:
-        """Give calls such as the one before more slack, if that had too little."""
-        kind = self._pressure.found(now)
-        if kind is None or kind not in self._needs:
-            return
-        grain = self.card.grain if self.card.allocator in FRAGMENTS else ALIGNMENT
-        self._needs[kind] = self._needs[kind].lacking(grain)
-        self._note(
-            "the allocator had to give its cache back, or refused a library its scratch: the "
-            "next call of these shapes has more room"
-        )
-
-    def _say(self, need: Need) -> None:
-        if need.problem is not None:
-            self._note(
-                "what a call needs could not be told beforehand, so a quarter of the room is kept "
-                f"until one was seen: {need.problem}"
-            )
+    def _taken(self, before: Reading, arriving: int) -> int | None:
+        """By the call that is over, beside `arriving` bytes of inputs that were brought for it."""
+        peak = self.card.read().peak_allocated
+        if peak is None or before.allocated is None:
+            return None
+        return peak - before.allocated - self._kept.unpacking - arriving
 
     def _note(self, text: str) -> None:
         if text not in self.notes:
