@@ -106,17 +106,14 @@ class Conversions:
         A module that has a scale and a way of its own to run is left alone: it computes with what
         is stored. Raises `UsageError`, by its path, for a scale of another shape.
         """
+        helds = list(weights(module))
+        scales = _scales(helds)
         owned: dict[str, list[Held]] = {}
-        for held in weights(module):
+        for held in helds:
             owned.setdefault(held.leaf, []).append(held)
-        scales: set[int] = set()
-        layers = [_layer(name, helds, scales) for name, helds in owned.items()]
-        others = [
-            held.tensor
-            for helds in owned.values()
-            for held in helds
-            if id(held.tensor) not in scales
-        ]
+        layers = [_layer(name, inside, scales) for name, inside in owned.items()]
+        aside = {id(scale.tensor) for scale in scales.values()}
+        others = (held.tensor for held in helds if id(held.tensor) not in aside)
         return cls(tuple(filter(None, layers)), _most(others) or torch.bfloat16)
 
     def dtype(self, given: Iterable[object]) -> torch.dtype:
@@ -135,19 +132,29 @@ def _most(tensors: Iterable[torch.Tensor]) -> torch.dtype | None:
     return max(counts, key=counts.__getitem__) if counts else None
 
 
-def _layer(name: str, helds: Sequence[Held], scales: set[int]) -> Layer | None:
-    """None where nothing of it is converted; what are scales is added to `scales`."""
-    stored = [held for held in helds if _is_stored(held)]
-    found = [(held, _scale_of(held, helds)) for held in stored]
+def _scales(helds: Sequence[Held]) -> dict[int, Held]:
+    """By the id of a weight its scale, which may be beside another place of a tie."""
+    owned = {(id(held.owner), held.name): held for held in helds}
+    found: dict[int, Held] = {}
+    for held in helds:
+        for name in scale_names(held.name) if _is_stored(held) else ():
+            if (id(held.owner), name) in owned:
+                found.setdefault(id(held.tensor), owned[id(held.owner), name])
+    return found
+
+
+def _layer(name: str, helds: Sequence[Held], scales: dict[int, Held]) -> Layer | None:
+    """None where nothing of it is converted."""
+    found = [(held, scales.get(id(held.tensor))) for held in helds if _is_stored(held)]
     if not found or not all(_converts(held, scale) for held, scale in found):
         return None
-    scales |= {id(scale.tensor) for _, scale in found if scale is not None}
+    aside = {id(scale.tensor) for _, scale in found if scale is not None}
     beside = [
         Converted(held)
         for held in helds
         if held.kind is Kind.PARAMETER
         and held.tensor.dtype in COMPUTES
-        and id(held.tensor) not in scales
+        and id(held.tensor) not in aside
     ]
     return Layer(name, (*(_converted(held, scale) for held, scale in found), *beside))
 
@@ -157,11 +164,6 @@ def _is_stored(held: Held) -> bool:
     tensor = held.tensor
     plain = isinstance(tensor, nn.Parameter) or held.kind is Kind.BUFFER
     return plain and (is_stored_only(tensor) or (tensor.dtype is torch.int8 and tensor.dim() > 1))
-
-
-def _scale_of(weight: Held, helds: Iterable[Held]) -> Held | None:
-    names = scale_names(weight.name)
-    return next((h for h in helds if h.owner is weight.owner and h.name in names), None)
 
 
 def _converts(weight: Held, scale: Held | None) -> bool:
