@@ -18,6 +18,7 @@ from tightfit.card import open_card
 from tightfit.card.virtual.card import VirtualCard
 from tightfit.card.virtual.faults import Planned
 from tightfit.errors import MemoryShortage, UsageError
+from tightfit.run.fitting import keeping
 from tightfit.units import KIB, MIB
 
 WIDTH = 64
@@ -154,6 +155,27 @@ def test_weights_make_way_for_another_program_and_come_back_later() -> None:
             module(x)
         assert len(fitted.changes) == changes
     tightfit.unfit(module)
+
+
+def test_room_that_no_plan_can_use_is_planned_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A plan takes the host milliseconds; when more comes free than that, it is looked at again."""
+    net, x = network(), inputs()
+    card = opened("64MiB")
+    tightfit.fit(net, card=card, mode="none", example=(x,))
+    made: list[int] = []
+    plain = keeping.plan_call
+
+    def counted(*args: Any, **kwargs: Any) -> Any:
+        made.append(1)
+        return plain(*args, **kwargs)
+
+    monkeypatch.setattr(keeping, "plan_call", counted)
+    with torch.no_grad():
+        for _ in range(20):
+            net(x)
+    assert len(made) <= 2
+    assert len(tightfit.fitted(net).changes) == 1
+    tightfit.unfit(net)
 
 
 def test_a_larger_input_makes_weights_leave_and_a_smaller_one_brings_them_back_slowly() -> None:

@@ -130,6 +130,7 @@ class Keeping:
     _more: int = 0
     _patience: int = _PATIENCE[0]
     _grew: bool = False
+    _vain: int = 0
     _moving: float = 0.0
     _packed: tuple[Weighed, Packs] | None = None
 
@@ -160,7 +161,7 @@ class Keeping:
         if need.allocated is None:
             working = 0
         if self._placement.taken + working > room:
-            self._more = 0
+            self._more = self._vain = 0
             if self._grew:
                 self._grew, self._patience = False, min(2 * self._patience, _PATIENCE[1])
             self.replan(need, arriving, why=f"{format_bytes(room)} are there for this call")
@@ -172,10 +173,13 @@ class Keeping:
         smallest = min((piece.bytes for piece in residency.streamed), default=0)
         spare = room - working - self._placement.taken - self._breath(room)
         worth = max(smallest, room // _BREATH[0])
-        self._more = self._more + 1 if smallest and spare > worth else 0
+        self._more = self._more + 1 if smallest and spare > max(worth, self._vain) else 0
         if self._more >= self._patience:
-            self._more, self._grew = 0, True
+            moved = len(self.changes)
             self.replan(need, arriving, why=f"{format_bytes(spare)} more are free")
+            self._more, self._grew = 0, len(self.changes) > moved
+            # A plan takes the host milliseconds, and one that gains nothing is not made again.
+            self._vain = 0 if self._grew else spare + worth // 4
 
     @property
     def unpacking(self) -> int:
