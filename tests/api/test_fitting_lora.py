@@ -231,12 +231,16 @@ def test_a_call_with_a_strength_that_is_made_again_has_that_strength(after: int)
     more = {"joint_attention_kwargs": {"scale": 0.3}}
     model = flux()
     two(model)
-    expected, plain = wanted(model, **more), wanted(model)
+    expected, plain, without = wanted(model, **more), wanted(model), wanted(flux())
     card = fitted(model, 2)
     card.faults.planned.append(Planned(after))
     for _ in range(3):
         assert torch.equal(given(model, **more), expected)
     assert torch.equal(given(model), plain)
+    strengths = [dict(layer.scaling) for layer in map(model.get_submodule, LAYERS)]
+    assert torch.equal(given(model, joint_attention_kwargs={"scale": 0.0}), without)
+    assert torch.equal(given(model), plain)
+    assert [dict(layer.scaling) for layer in map(model.get_submodule, LAYERS)] == strengths
     assert_given_back(model, card)
 
 
