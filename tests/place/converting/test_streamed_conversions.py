@@ -15,6 +15,7 @@ from tests.place.converting.nets import case_of, meant, network, residency_of
 from tests.place.streaming.test_streamed import assert_whole, values
 from tests.streaming import Case, Net, resident
 from tightfit.allocators import ALIGNMENT
+from tightfit.card import open_card
 from tightfit.card.virtual.card import VirtualCard
 from tightfit.place.converting import converter as converting
 from tightfit.place.streaming.streamed import Streaming, streamed
@@ -247,3 +248,21 @@ def test_a_call_in_a_dtype_that_was_not_planned_takes_its_room_once() -> None:
             assert torch.equal(net(x).cpu(), wanted)
             assert session.scratch_bytes == case.weighed.room(torch.float32).bytes
     assert_back(card)
+
+
+def test_compiled_blocks_give_the_same_bits() -> None:
+    """What is done before and after a converted layer is no part of a graph."""
+    torch._dynamo.reset()
+    net, x = network((0, 0, 3)), torch.randn(2, WIDTH)
+    case, card = case_of(net, x), open_card("cpu")
+    residency = residency_of(case, "block", stays=0b10, dtype=torch.float32)
+    with (
+        torch.no_grad(),
+        streamed(net, card, residency, case.blocks, order=case.order),
+    ):
+        wanted = net(x)
+        for block in net.blocks:
+            block.compile(backend="eager")
+        for _ in range(3):
+            assert torch.equal(net(x), wanted)
+    torch._dynamo.reset()
