@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from typing import Any
 
 import pytest
 import torch
@@ -292,17 +293,22 @@ def test_an_interrupt_while_weights_are_unpacked_leaves_no_wrong_values(
     level: Level, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Before or after the bytes were written, at each of a step's in turn."""
-    decode, left, ended = packing.decode, [0], [False]
+    prepared, left, ended = packing.prepared, [0], [False]
 
-    def stopped(*given: object) -> None:
-        left[0] -= 1
-        if left[0] == 0 and not ended[0]:
-            raise KeyboardInterrupt
-        decode(*given)  # type: ignore[arg-type]
-        if left[0] == 0:
-            raise KeyboardInterrupt
+    def stopping(*given: Any) -> Callable[[], None]:
+        decode = prepared(*given)
 
-    monkeypatch.setattr(packing, "decode", stopped)
+        def stopped() -> None:
+            left[0] -= 1
+            if left[0] == 0 and not ended[0]:
+                raise KeyboardInterrupt
+            decode()
+            if left[0] == 0:
+                raise KeyboardInterrupt
+
+        return stopped
+
+    monkeypatch.setattr(packing, "prepared", stopping)
     with streaming(level) as (net, _, card, session, right):
         right()
         held = allocated(card)

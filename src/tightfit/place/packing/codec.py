@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from functools import cache
+from collections.abc import Callable
+from functools import cache, partial
 from types import ModuleType
 
 import torch
@@ -11,7 +12,7 @@ from tightfit.place.packing import plain
 from tightfit.place.packing.encoding import encode
 from tightfit.place.packing.recipe import Recipe
 
-__all__ = ["Recipe", "decode", "decode_scratch", "encode"]
+__all__ = ["Recipe", "decode", "decode_scratch", "encode", "prepared"]
 
 
 def decode(stored: torch.Tensor, recipe: Recipe, out: torch.Tensor) -> None:
@@ -24,6 +25,14 @@ def decode(stored: torch.Tensor, recipe: Recipe, out: torch.Tensor) -> None:
 
     Raises:
         ValueError: they do not belong together.
+    """
+    prepared(stored, recipe, out)()
+
+
+def prepared(stored: torch.Tensor, recipe: Recipe, out: torch.Tensor) -> Callable[[], None]:
+    """What does as `decode` does, each time it is called, with everything looked at before.
+
+    For weights that are unpacked again and again: looking takes the host as long as a launch.
     """
     if stored.dtype != torch.uint8 or stored.ndim != 1 or stored.numel() < recipe.bytes:
         raise ValueError(
@@ -38,12 +47,20 @@ def decode(stored: torch.Tensor, recipe: Recipe, out: torch.Tensor) -> None:
         raise ValueError(f"packed bytes on {stored.device} cannot be unpacked to {out.device}")
     kernel = _kernel() if stored.device.type == "cuda" else None
     if kernel is None:
-        plain.decode(stored, recipe, out)
-        return
+        return partial(plain.decode, stored, recipe, out)
     if stored.data_ptr() % 16:
         raise ValueError("packed bytes begin at a multiple of 16 bytes")
-    with torch.cuda.device(stored.device):
-        kernel.decode(stored, recipe, out)
+    launch: Callable[[], None] = kernel.launching(stored, recipe, out)
+    device = stored.device
+
+    def decoded() -> None:
+        if torch.cuda.current_device() == device.index:
+            launch()
+            return
+        with torch.cuda.device(device):
+            launch()
+
+    return decoded
 
 
 def decode_scratch(recipe: Recipe, device_type: str) -> int:

@@ -7,6 +7,9 @@ is kept within the buffers, so that damaged bytes give wrong values and never to
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 import torch
 import triton  # type: ignore[import-not-found, import-untyped, unused-ignore]
 import triton.language as tl  # type: ignore[import-not-found, import-untyped, unused-ignore]
@@ -33,24 +36,28 @@ def decode(
         shares: programs a tile, None for what measured best; of 11 bits always 1.
         warps: of a program, likewise.
     """
+    launching(stored, recipe, out, shares=shares, warps=warps)()
+
+
+def launching(
+    stored: torch.Tensor,
+    recipe: Recipe,
+    out: torch.Tensor,
+    *,
+    shares: int | None = None,
+    warps: int | None = None,
+) -> Callable[[], None]:
+    """What does as `decode` does, each time it is called."""
     at = recipe.sections
     shares = shares or SHARES[recipe.bits]
     common = {"ORDERED": recipe.ordered, "TILE": TILE, "num_warps": warps or WARPS[recipe.bits]}
     codes = (at.codes, at.bases, at.starts)
     rest = (at.exponents, at.order, at.raw, recipe.packed, recipe.escapes, recipe.values)
     if recipe.bits == 12:
-        _unpack_12[(recipe.tiles * shares,)](
-            stored,
-            out,
-            *codes,
-            at.positions,
-            *rest,
-            SHARES=shares,
-            STEP=_ESCAPES_AT_ONCE,
-            **common,
-        )
-    else:
-        _unpack_11[(recipe.tiles,)](stored, out, *codes, *rest, **common)
+        common |= {"SHARES": shares, "STEP": _ESCAPES_AT_ONCE}
+        run = _unpack_12[(recipe.tiles * shares,)]
+        return partial(run, stored, out, *codes, at.positions, *rest, **common)
+    return partial(_unpack_11[(recipe.tiles,)], stored, out, *codes, *rest, **common)
 
 
 @triton.jit

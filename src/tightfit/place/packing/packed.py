@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from tightfit.place.packing.codec import Recipe, decode, decode_scratch, encode
+from tightfit.place.packing.codec import Recipe, decode_scratch, encode, prepared
 from tightfit.place.packing.recipe import TILE, aligned
 
 LEAST = 1 << 16
@@ -64,20 +64,20 @@ class Packed:
             used: bytes on the same device, at least `self.used`.
         """
         plain: list[tuple[torch.Tensor, torch.Tensor]] = []
-        packed: list[tuple[torch.Tensor, Recipe, torch.Tensor]] = []
+        packed: list[Callable[[], None]] = []
         for each in self.stretches:
             source = stored[each.at : each.at + each.stored]
             target = used[each.start : each.start + each.bytes]
             if each.recipe is None:
                 plain.append((target, source))
             else:
-                packed.append((source, each.recipe, target.view(torch.bfloat16)))
+                packed.append(prepared(source, each.recipe, target.view(torch.bfloat16)))
 
         def unpack() -> None:
             for target, source in plain:
                 target.copy_(source)
-            for bits, recipe, values in packed:
-                decode(bits, recipe, values)
+            for decode in packed:
+                decode()
 
         return unpack
 
