@@ -63,6 +63,15 @@ def test_what_lies_beside_a_converted_weight_goes_with_it() -> None:
     assert layer.weights[1].scale is None
 
 
+def test_other_layers_follow_a_call_that_is_wider_than_they_are() -> None:
+    """And are left as they are by one that is narrower: they are kept wide on purpose."""
+    net = nn.Sequential(eight_bits(nn.Linear(4, 4)), nn.LayerNorm(4).half(), nn.LayerNorm(4))
+    assert names(net) == ["0", "1"]
+    half = Conversions.of(net).layers[1].weights[0]
+    assert half.used_in(torch.float32, torch.float16) == torch.float32
+    assert half.used_in(torch.bfloat16, torch.float16) == torch.float16
+
+
 def test_integers_are_weights_where_they_have_a_scale() -> None:
     """Else nobody knows what they are."""
     net = nn.Sequential(eight_bits(nn.Linear(4, 4), torch.int8))

@@ -35,16 +35,23 @@ class Converted:
         held: what is stored.
         scale: what it is multiplied by; None is nothing.
         grid: what each value of the scale stands for.
+        follows: it is used in the dtype of the call whatever that is; else only where that is
+            wider than what it is stored in, since what is kept wide is kept so on purpose.
     """
 
     held: Held
     scale: Held | None = None
     grid: Grid = "tensor"
+    follows: bool = True
 
     @property
     def tensor(self) -> torch.Tensor:
         """What is stored."""
         return self.held.tensor
+
+    def used_in(self, dtype: torch.dtype, stored: torch.dtype) -> torch.dtype:
+        """The dtype that it is used in where the call computes in `dtype`, as it is `stored`."""
+        return dtype if self.follows or stored.itemsize < dtype.itemsize else stored
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,7 +60,8 @@ class Layer:
 
     Attributes:
         name: its path.
-        weights: those of a dtype that nothing is computed in, and the parameters beside them.
+        weights: those of a dtype that nothing is computed in, and the parameters beside them; of
+            other modules the halves.
     """
 
     name: str
@@ -103,8 +111,10 @@ class Conversions:
     def of(cls, module: nn.Module) -> Conversions:
         """Plain tensors of eight-bit floats, with or without a scale, and of ``int8`` with one.
 
-        A module that has a scale and a way of its own to run is left alone: it computes with what
-        is stored. Raises `UsageError`, by its path, for a scale of another shape.
+        A layer that has a scale and a way of its own to run is left alone: it computes with what
+        is stored. Where there are such weights, the halves of other layers are there too, for calls
+        in a wider dtype; a module without any is its own business. Raises `UsageError`, by its
+        path, for a scale of another shape.
         """
         helds = list(weights(module))
         scales = _scales(helds)
@@ -112,6 +122,8 @@ class Conversions:
         for held in helds:
             owned.setdefault(held.leaf, []).append(held)
         layers = [_layer(name, inside, scales) for name, inside in owned.items()]
+        if any(layers):
+            layers += [_halves(name, inside) for name, inside in owned.items()]
         aside = {id(scale.tensor) for scale in scales.values()}
         others = (held.tensor for held in helds if id(held.tensor) not in aside)
         return cls(tuple(filter(None, layers)), _most(others) or torch.bfloat16)
@@ -157,6 +169,18 @@ def _layer(name: str, helds: Sequence[Held], scales: dict[int, Held]) -> Layer |
         and id(held.tensor) not in aside
     ]
     return Layer(name, (*(_converted(held, scale) for held, scale in found), *beside))
+
+
+def _halves(name: str, helds: Sequence[Held]) -> Layer | None:
+    """Of a module without eight-bit weights."""
+    if any(map(_is_stored, helds)):
+        return None
+    found = [
+        Converted(held, follows=False)
+        for held in helds
+        if held.kind is Kind.PARAMETER and held.tensor.dtype in (torch.float16, torch.bfloat16)
+    ]
+    return Layer(name, tuple(found)) if found else None
 
 
 def _is_stored(held: Held) -> bool:

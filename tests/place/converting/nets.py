@@ -72,7 +72,8 @@ def meant(net: nn.Module, dtype: torch.dtype) -> nn.Module:
                 wide = wide * factor[: wide.shape[0], : wide.shape[1]]
             elif scale is not None:
                 wide = wide * scale.reshape(-1, *(1 for _ in wide.shape[1:]))
-            tensor.requires_grad_(False).data = wide.to(dtype)
+            used = each.used_in(dtype, tensor.dtype)
+            tensor.requires_grad_(False).data = wide.to(used)
     return found
 
 

@@ -37,12 +37,23 @@ levels: list[Level] = ["block", "leaf"]
 
 @pytest.mark.parametrize("level", levels)
 @pytest.mark.parametrize("stays", [0, 0b10101010101010101, 2**40 - 1])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize(
+    ("others", "dtype"),
+    [
+        (torch.float32, torch.float32),
+        (torch.bfloat16, torch.bfloat16),
+        (torch.float16, torch.float16),
+        (torch.bfloat16, torch.float32),
+    ],
+)
 def test_converted_weights_give_the_bits_of_those_that_are_meant(
-    level: Level, stays: int, dtype: torch.dtype
+    level: Level, stays: int, others: torch.dtype, dtype: torch.dtype
 ) -> None:
-    """Streamed, resident or both, with every wait checked; the reference is whole on a card."""
-    net, x = network(dtype=dtype), torch.randn(2, WIDTH).to(dtype)
+    """Streamed, resident or both, with every wait checked; the reference is whole on a card.
+
+    Halves beside them follow a call in float32, and what is in float32 is not narrowed.
+    """
+    net, x = network(dtype=others), torch.randn(2, WIDTH).to(dtype)
     case, card = case_of(net, x), virtual(1 << 30)
     inputs = x.to(card.device)
     right = meant(net, dtype)

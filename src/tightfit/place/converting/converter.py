@@ -206,28 +206,27 @@ class Converter:
             self.grown += 1
         self._dtype = None
         with _plain():
-            self._away = tuple(
-                self._placeholders.of(dtype, each.tensor.shape) for each in self._seats
-            )
             self._parts = {each: self._parts_of(each, dtype, room) for each in self.conversions}
+        away = {id(p.seat): p.away for parts in self._parts.values() for p in parts}
+        self._away = tuple(away[id(seat)] for seat in self._seats)
         self._dtype = dtype
 
     def _parts_of(self, each: Conversion, dtype: torch.dtype, room: Room) -> tuple[_Part, ...]:
-        name, layout = each.use.layer.name, each.use.layout(dtype)
-        copies: Iterator[torch.Tensor] = iter(())
-        if layout.bytes:
-            assert self._buffer is not None
-            copies = iter(layout.views(self._buffer[room.starts[name] : room.ends[name]]))
+        use = each.use
+        buffer = self._buffer
+        if buffer is None:
+            buffer = torch.empty(0, dtype=torch.uint8, device=self._card.device)
+        part = buffer[room.starts[use.layer.name] : room.ends[use.layer.name]]
+        copies = iter(use.layout(dtype).views(part))
+        told = zip(use.weights, each.seats, use.dtypes(dtype), use.needs_copy(dtype), strict=True)
         return tuple(
             _Part(
                 weight,
                 seat,
                 next(copies) if needs_copy else None,
-                self._placeholders.of(dtype, seat.tensor.shape),
+                self._placeholders.of(used, seat.tensor.shape),
             )
-            for weight, seat, needs_copy in zip(
-                each.use.weights, each.seats, each.use.needs_copy(dtype), strict=True
-            )
+            for weight, seat, used, needs_copy in told
         )
 
 

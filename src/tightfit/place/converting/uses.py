@@ -40,14 +40,21 @@ class Use:
         ]
         return cls(layer, tuple(anchors), head, tuple(found.values()), tuple(shapes))
 
+    def dtypes(self, dtype: torch.dtype) -> tuple[torch.dtype, ...]:
+        """Of each weight, what it is used in where the call computes in `dtype`."""
+        both = zip(self.weights, self.shapes, strict=True)
+        return tuple(weight.used_in(dtype, shape.dtype) for weight, shape in both)
+
     def needs_copy(self, dtype: torch.dtype) -> tuple[bool, ...]:
-        """Of each weight, whether it has to be converted for calls in `dtype`."""
-        return tuple(shape.dtype != dtype for shape in self.shapes)
+        """Of each weight, whether it has to be converted for such calls."""
+        both = zip(self.dtypes(dtype), self.shapes, strict=True)
+        return tuple(used != shape.dtype for used, shape in both)
 
     def layout(self, dtype: torch.dtype) -> Layout:
-        """Of the copies in `dtype`, of those of `weights` that need one."""
+        """Of the copies, for those of `weights` that need one."""
+        both = zip(self.dtypes(dtype), self.shapes, strict=True)
         return Layout.of(
-            torch.empty_like(shape, dtype=dtype) for shape in self.shapes if shape.dtype != dtype
+            torch.empty_like(shape, dtype=used) for used, shape in both if used != shape.dtype
         )
 
 

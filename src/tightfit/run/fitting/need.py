@@ -235,14 +235,18 @@ def _dry(module: nn.Module, call: Call, what: Conversions) -> Iterator[Callable[
     weights are away, many look at the same bytes.
     """
     dtype = what.dtype(call.given)
-    converted = {id(each.tensor) for layer in what.layers for each in layer.weights}
+    used = {
+        id(each.tensor): each.used_in(dtype, each.tensor.dtype)
+        for layer in what.layers
+        for each in layer.weights
+    }
     stand_ins: dict[int, torch.Tensor] = {}
     with nothing_lasts(module, call.given):
         try:
             before = [held for held in walk(module) if not held.steps]
             for held in before:
                 if id(held.tensor) not in stand_ins:
-                    used_in = dtype if id(held.tensor) in converted else held.tensor.dtype
+                    used_in = used.get(id(held.tensor), held.tensor.dtype)
                     stand_ins[id(held.tensor)] = _stand_in(held.tensor, used_in)
                 _table(held)[held.name] = stand_ins[id(held.tensor)]
             with _interpreted():
