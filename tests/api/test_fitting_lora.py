@@ -13,7 +13,7 @@ from torch import nn
 
 import tightfit
 from tests.cases.common import assert_back, virtual
-from tests.loras import LAYERS, bytes_of, flux, given, inputs, load, wanted
+from tests.loras import LAYERS, bytes_of, flux, given, inputs, load, lora, wanted
 from tightfit.card.virtual.card import VirtualCard
 from tightfit.card.virtual.faults import Planned
 from tightfit.errors import MemoryShortage, UsageError
@@ -218,8 +218,9 @@ def test_parameters_that_are_made_of_weights_that_are_away_are_refused() -> None
     base = given(model)
     layer = model.single_transformer_blocks[1].proj_mlp
     layer.twice = nn.Parameter(2 * layer.weight.detach(), requires_grad=False)
-    with pytest.raises(UsageError, match=r"proj_mlp.twice` came .* NaN"):
-        given(model)
+    for use in (given, lambda model: load(model, 5, "a"), given):
+        with pytest.raises(UsageError, match=r"proj_mlp.twice` came .* NaN"):
+            use(model)
     del layer.twice
     assert torch.equal(given(model), base)
     assert_given_back(model, card)
@@ -369,4 +370,27 @@ def test_a_lora_is_saved_with_its_values_wherever_they_are(tmp_path: Any) -> Non
     name = "pytorch_lora_weights.safetensors"
     again.load_lora_adapter(tmp_path, prefix=None, adapter_name="a", weight_name=name)
     assert torch.equal(wanted(again), given(model))
+    assert_given_back(model, card)
+
+
+def test_a_pipeline_loads_fuses_and_unloads_as_ever() -> None:
+    """By its own methods, which reach for those of the module."""
+    from diffusers import FlowMatchEulerDiscreteScheduler, FluxPipeline
+
+    def pipeline(model: Any) -> Any:
+        return FluxPipeline(FlowMatchEulerDiscreteScheduler(), None, None, None, None, None, model)
+
+    steps: list[Callable[[Any], object]] = [
+        lambda pipe: pipe.load_lora_weights(lora(pipe.transformer, 5), adapter_name="a"),
+        lambda pipe: pipe.set_adapters(["a"], [0.5]),
+        lambda pipe: pipe.fuse_lora(components=["transformer"]),
+        lambda pipe: pipe.unload_lora_weights(),
+    ]
+    whole, model = flux(), flux()
+    card = fitted(model, 0.3)
+    for step in steps:
+        step(pipeline(whole))
+        step(pipeline(model))
+        assert model.device == card.device
+        assert torch.equal(given(model), wanted(whole))
     assert_given_back(model, card)

@@ -171,6 +171,7 @@ class Fitted:
         The weights are placed again at once, for a call like the last one, also after an error.
         """
         with self._lock:
+            self._refuse_altering(method)
             if method == "load_lora_adapter":
                 check_loading(self.module, args, kwargs)
             try:
@@ -190,20 +191,25 @@ class Fitted:
     ) -> Any:
         """What writes to weights finds them on the host, where they are until the next call."""
         with self._lock:
-            name = type(self.module).__name__
-            if self._inside:
-                raise UsageError(f"`{name}` is being called: `{method}` has to wait until after.")
-            if self.terms.fixed is not None:
-                raise UsageError(
-                    f"`{method}` would change the weights of `{name}`, which lie as a plan of "
-                    "their own says: do that before, and plan again."
-                )
+            self._refuse_altering(method)
             self._altered = True
             self._to_host()
             try:
                 return written(self.module, method, lambda: run(*args, **kwargs))
             finally:
                 self._open_ways()
+
+    def _refuse_altering(self, method: str) -> None:
+        """Where `method` would not find the weights whole."""
+        name = type(self.module).__name__
+        if self._inside:
+            raise UsageError(f"`{name}` is being called: `{method}` has to wait until after.")
+        if self.terms.fixed is not None:
+            raise UsageError(
+                f"`{method}` would change the weights of `{name}`, which lie as a plan of their "
+                "own says: do that before, and plan again."
+            )
+        self._refuse_unsound()
 
     def _place_again(self, why: str) -> None:
         """Where there is no room, the next call will say so."""
@@ -231,12 +237,17 @@ class Fitted:
         if not differs and not self._altered:
             return
         try:
-            if session is not None and not self._altered:
-                refuse_made_of_nothing(session.newcomers())
-                Tuners(self.module).refuse_fused_unseen(self._lessons.tuners)
+            self._refuse_unsound()
         finally:
             self._altered = True
         self._renew(call)
+
+    def _refuse_unsound(self) -> None:
+        """What came to the module, or was done to it, while weights were away, and past us."""
+        session = self._kept.session
+        if session is not None and session.differs:
+            refuse_made_of_nothing(session.newcomers())
+            Tuners(self.module).refuse_fused_unseen(self._lessons.tuners)
 
     def _renew(self, call: Call | None) -> Need:
         """The module as it is now is weighed, with all of it on the host; what `call` needs of it.
