@@ -54,9 +54,11 @@ STEPS: list[tuple[str, Callable[[Any], object]]] = [
     ("one", lambda model: load(model, 5, "a")),
     ("a second", lambda model: load(model, 6, "b", rank=8)),
     ("both", lambda model: model.set_adapters(["a", "b"], [0.5, 0.7])),
-    ("another strength", lambda model: model.set_adapters(["a", "b"], [0.25, -1.0])),
     ("none", lambda model: model.disable_adapters()),
-    ("both again", lambda model: model.enable_adapters()),
+    (
+        "another strength",
+        lambda model: (model.enable_adapters(), model.set_adapters(["a", "b"], [0.25, -1.0])),
+    ),
     ("fused", lambda model: model.fuse_lora(lora_scale=0.9)),
     ("unfused", lambda model: model.unfuse_lora()),
     ("the second alone", lambda model: model.delete_adapters("a")),
@@ -75,7 +77,7 @@ def test_whatever_is_done_with_loras_gives_the_bits_of_a_large_card(
     for _, step in STEPS:
         step(seen)
         expected.append(wanted(seen))
-    assert len({tuple(value.flatten().tolist()) for value in expected}) >= len(STEPS) - 2
+    assert len({tuple(value.flatten().tolist()) for value in expected}) >= len(STEPS) - 1
     for share in shares:
         model = flux(dtype)
         card = fitted(model, share, pack=pack)
@@ -89,13 +91,12 @@ def test_whatever_is_done_with_loras_gives_the_bits_of_a_large_card(
             assert torch.equal(model.state_dict()[name], value), name
 
 
-@pytest.mark.parametrize("share", [0.1, 2])
-def test_loras_that_were_there_before_are_used_and_stay(share: float) -> None:
+def test_loras_that_were_there_before_are_used_and_stay() -> None:
     """On the module as the user gave it; `unfit` gives it back with them."""
     model = flux()
     two(model)
     expected, before = wanted(model), copy.deepcopy(model.state_dict())
-    card = fitted(model, share)
+    card = fitted(model, 0.1)
     assert torch.equal(given(model), expected)
     assert_given_back(model, card)
     after = model.state_dict()
@@ -142,16 +143,11 @@ def test_adapters_that_are_made_of_weights_find_them() -> None:
         whole.add_adapter(config)
 
     expected = wanted(flux(), add)
-    for share in (0.4, 2):
-        model = flux()
-        card = fitted(model, share)
-        add(model)
-        assert torch.equal(given(model), expected)
-        model.disable_adapters()
-        given(model)
-        model.enable_adapters()
-        assert torch.equal(given(model), expected)
-        assert_given_back(model, card)
+    model = flux()
+    card = fitted(model, 0.4)
+    add(model)
+    assert torch.equal(given(model), expected)
+    assert_given_back(model, card)
 
 
 def test_foreign_uses_that_come_with_an_adapter_are_seen_when_it_is_enabled() -> None:
@@ -226,7 +222,7 @@ def test_parameters_that_are_made_of_weights_that_are_away_are_refused() -> None
     assert_given_back(model, card)
 
 
-@pytest.mark.parametrize("after", [0, 30, 90])
+@pytest.mark.parametrize("after", [0, 60])
 def test_a_call_with_a_strength_that_is_made_again_has_that_strength(after: int) -> None:
     """The scale of a call is multiplied in and out again, however the call ends."""
     more = {"joint_attention_kwargs": {"scale": 0.3}}
