@@ -90,7 +90,7 @@ def _stall(fitted: Any) -> float | None:
 def _unpacking(fitted: Any) -> float | None:
     """Seconds of one step, at the rate that was measured when it was fitted."""
     size = sum(group.layout.bytes for group in fitted.session.groups if group.packed)
-    rate: float | None = fitted.terms.supply.unpack.per_second
+    rate: float | None = fitted._kept.terms.supply.unpack.per_second
     if not size:
         return 0.0
     return size / rate if rate else None

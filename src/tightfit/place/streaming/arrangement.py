@@ -112,9 +112,10 @@ class Arrangement:
             raise UsageError(f"`{self._weights.name}` cannot be called now: {_FAILED}")
         if self._inventory is not None:
             self._inventory.check()
+        self._placement.forget_unpacked()
 
     def _groups(self, residency: Residency) -> tuple[Group, ...]:
-        return groups_for(residency, self._scan, self._weights, self._placement.master)
+        return groups_for(residency, self._scan, self._weights, self._placement.like)
 
     def _arrange(self, residency: Residency, groups: tuple[Group, ...], room: int | None) -> None:
         placement = self._placement
@@ -250,7 +251,7 @@ def groups_for(
     residency: Residency,
     scan: Scan,
     weights: Weights,
-    masters: Callable[[torch.Tensor], torch.Tensor] = lambda tensor: tensor,
+    masters: Callable[[torch.Tensor], torch.Tensor] | None = None,
 ) -> tuple[Group, ...]:
     """The groups of a residency. Raises `UsageError` for one that cannot be done."""
     if residency.ring.level == "rows":

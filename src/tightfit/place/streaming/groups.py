@@ -73,9 +73,16 @@ class Scan:
         self,
         residency: Residency,
         blocks: Weights,
-        masters: Callable[[torch.Tensor], torch.Tensor] = lambda tensor: tensor,
+        masters: Callable[[torch.Tensor], torch.Tensor] | None = None,
     ) -> tuple[Group, ...]:
-        """As `groups_of`, while each tensor may stand for something else than its master."""
+        """As `groups_of`, while each tensor may stand for something else than its master.
+
+        What `masters` gives for it need have no values.
+        """
+        if masters is None:
+            for held in self.helds:
+                _refuse(held)
+            return _groups(self.helds, self.foreign, residency, blocks)
         places = {held.path: held for held in self.helds}
         helds = [replace(held, tensor=masters(held.tensor)) for held in self.helds]
         return tuple(
@@ -105,7 +112,6 @@ def _groups(
     members: dict[int, list[Held]] = defaultdict(list)
     found: dict[Any, int] = {}
     for held in helds:
-        _refuse(held)
         key = identity(held.tensor)
         if key not in found:
             at = homes.get(held.leaf, -1)

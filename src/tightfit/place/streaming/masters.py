@@ -189,6 +189,22 @@ class Masters:
                 self.release(arena)
         return arena
 
+    @property
+    def room_left(self) -> int:
+        """Bytes that masters may still take."""
+        if self._room is None:
+            self._room = host_room(read_host_memory())
+        return self._left
+
+    def is_mapped(self, tensor: torch.Tensor) -> bool:
+        """Whether it lies in a file, so that letting it go frees nothing."""
+        return self._files.is_mapped(tensor)
+
+    def given_up(self, tensor: torch.Tensor) -> None:
+        """A weight goes, since its master holds it packed; what has no values is gone already."""
+        if tensor.device.type == "cpu" and tensor.untyped_storage().data_ptr() not in self._own:
+            self._given_up += tensor.nbytes
+
     def adopt(self, arena: Arena, *, pin: bool) -> None:
         """Take the master that somebody else has made, and hold it in place if it is to stream."""
         if self._room is None:

@@ -37,6 +37,28 @@ class PackedArena(Arena):
             self._buffer[stretch.at : stretch.at + stretch.stored].copy_(part)
 
 
+class Unpacker:
+    """Gives tensors of packed masters on the host, one by one; the latest master stays unpacked."""
+
+    def __init__(self) -> None:
+        self._last: tuple[PackedArena, tuple[torch.Tensor, ...]] | None = None
+
+    def tensor(self, arena: PackedArena, at: int) -> torch.Tensor:
+        """The tensor number `at` of `arena`."""
+        if self._last is None or self._last[0] is not arena:
+            self._last = None
+            assert arena.packed is not None
+            with torch.inference_mode(False), torch.no_grad():
+                used = mapping(arena.layout.bytes)
+                arena.packed.unpacking(arena.buffer, used)()
+                self._last = (arena, arena.layout.views(used))
+        return self._last[1][at]
+
+    def forget(self) -> None:
+        """Let the latest go."""
+        self._last = None
+
+
 def packed_arena(card: Card, layout: Layout, tensors: Sequence[torch.Tensor]) -> PackedArena:
     """Pack `tensors`, for which `layout` was made, by the card where it has room for that.
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -20,7 +21,7 @@ from tightfit.place.streaming.groups import Group
 from tightfit.place.streaming.inventory import Inventory
 from tightfit.place.streaming.master import Master
 from tightfit.place.streaming.masters import Masters, Wish
-from tightfit.place.streaming.packed_arena import PackedArena, packed_arena
+from tightfit.place.streaming.packed_arena import PackedArena, Unpacker, packed_arena
 from tightfit.place.streaming.passing import Passing
 from tightfit.place.streaming.pinned import pages
 from tightfit.place.streaming.placeholders import Placeholders
@@ -103,6 +104,8 @@ class Placement:
         self._masters: dict[_Key, _Kept] = {}
         self._rings: dict[int, _OpenRing] = {}
         self.scratch: Scratch | None = None
+        self._unpacker = Unpacker()
+        self._packs_away = False
         self.converter: Converter | None = None
         self.past: list[Copies] = []
         self.table_bytes = 0
@@ -113,6 +116,7 @@ class Placement:
         stack.callback(forget_cached, module)
         stack.callback(_put_back, list(walk(module)), card.device)
         stack.callback(self._placeholders.clear)
+        stack.callback(self._unpacker.forget)
         stack.callback(_restore, self._seats)
         stack.callback(self._residents.clear)
         stack.callback(self.close_scratch)
@@ -142,6 +146,14 @@ class Placement:
     def master(self, tensor: torch.Tensor) -> torch.Tensor:
         """The values of a tensor of the module, on the host."""
         return self._seats[id(tensor)].master
+
+    def like(self, tensor: torch.Tensor) -> torch.Tensor:
+        """What stands for a tensor of the module where its values are not needed."""
+        return self._seats[id(tensor)].like
+
+    def forget_unpacked(self) -> None:
+        """Keep nothing of what was unpacked on the host for somebody who looked."""
+        self._unpacker.forget()
 
     def is_resident(self, group: Group) -> bool:
         """Whether `group` is on the card."""
@@ -204,12 +216,14 @@ class Placement:
 
     def _pack_smaller(self, groups: Sequence[Group]) -> None:
         """Several at once: what takes the time is memory that is touched for the first time."""
-        wishes = deque((group, self._wish(group)) for group in groups)
+        wishes = deque(groups)
+        self._packs_away = self.host.room_left < sum(group.layout.bytes for group in groups)
         under_way: deque[tuple[Group, Future[PackedArena]]] = deque()
         with ThreadPoolExecutor(_AT_ONCE) as workers:
             while wishes or under_way:
                 while wishes and len(under_way) < _AT_ONCE:
-                    group, wish = wishes.popleft()
+                    group = wishes.popleft()
+                    wish = self._wish(group)
                     job = workers.submit(packed_arena, self._card, wish.layout, wish.tensors)
                     under_way.append((group, job))
                 group, job = under_way.popleft()
@@ -220,6 +234,21 @@ class Placement:
         key = _key(group)
         self._masters[key] = _Kept(packed)
         self._settle(key, self._seats_of(group))
+        if self._packs_away:
+            self._pack_away(group, packed)
+
+    def _pack_away(self, group: Group, packed: PackedArena) -> None:
+        """Let go the weights that were packed, where they take memory: they can be unpacked."""
+        each = self._seats_of(group)
+        if any(self.host.is_mapped(seat.like) for seat, _ in each):
+            return
+        self.hide(group)
+        like: dict[int, torch.Tensor] = {}
+        for seat, at in each:
+            if at not in like:
+                like[at] = torch.empty_like(seat.like, device="meta", requires_grad=False)
+                self.host.given_up(seat.like)
+            seat.pack_away(like[at], partial(self._unpacker.tensor, packed, at))
 
     def _wish(self, group: Group) -> Wish:
         unique = {at: seat.master for seat, at in reversed(self._seats_of(group))}
@@ -323,7 +352,7 @@ class Placement:
     def hide(self, group: Group) -> None:
         """Let the tensors of `group` show that they are away."""
         for seat, _ in self._seats_of(group):
-            seat.bring(self._placeholders.like(seat.master))
+            seat.bring(self._placeholders.like(seat.like))
 
     def close_rings(self, *, keep: Collection[int]) -> int:
         """Drain all rings but those of these numbers, and free their slots; how many bytes."""
@@ -414,7 +443,7 @@ class Placement:
     def passing(self, group: Group) -> Passing:
         """How a hidden `group` passes through its ring, which is open, or is unpacked."""
         each = self._seats_of(group)
-        away = [self._placeholders.like(seat.master) for seat, _ in each]
+        away = [self._placeholders.like(seat.like) for seat, _ in each]
         through: Ring | Kept
         if group.stays:
             assert self.scratch is not None
@@ -426,7 +455,7 @@ class Placement:
 
     def bring_tables(self) -> None:
         """Put tables that modules keep as plain attributes on the card."""
-        masters = {identity(seat.master) for seat in self._seats.values()}
+        masters = {identity(seat.like) for seat in self._seats.values()}
         for held in list(walk(self._module)):
             plain = held.kind is Kind.ATTRIBUTE and not held.steps and not held.recomputed
             host = held.tensor.device.type == "cpu" and held.tensor.dim() > 0

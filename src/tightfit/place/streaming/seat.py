@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -17,16 +18,27 @@ class Seat:
 
     Attributes:
         tensor: the object that the module holds.
-        master: its values on the host; what `restore` gives it back.
         converts: in calls, the tensor shows a copy of what is stored, in another dtype.
         stored: then, what it is converted from; None between calls.
     """
 
-    __slots__ = ("_aside", "_path", "_wanted_grad", "converts", "master", "stored", "tensor")
+    __slots__ = (
+        "_aside",
+        "_like",
+        "_master",
+        "_path",
+        "_unpack",
+        "_wanted_grad",
+        "converts",
+        "stored",
+        "tensor",
+    )
 
     def __init__(self, tensor: torch.Tensor, path: str) -> None:
         self.tensor = tensor
-        self.master = tensor.data
+        self._master: torch.Tensor | None = tensor.data
+        self._like: torch.Tensor = tensor.data
+        self._unpack: Callable[[], torch.Tensor] | None = None
         self.converts = False
         self.stored: torch.Tensor | None = None
         self._path = path
@@ -34,9 +46,35 @@ class Seat:
         self._wanted_grad = tensor.requires_grad
         tensor.requires_grad_(False)
 
+    @property
+    def master(self) -> torch.Tensor:
+        """Its values on the host; unpacked for this once where they are kept packed alone."""
+        if self._master is not None:
+            return self._master
+        assert self._unpack is not None
+        return self._unpack()
+
+    @property
+    def like(self) -> torch.Tensor:
+        """Of the shape, strides and dtype of the master, perhaps without values.
+
+        Equal in `identity` for seats whose masters are the same bytes.
+        """
+        return self._like
+
+    def pack_away(self, like: torch.Tensor, unpack: Callable[[], torch.Tensor]) -> None:
+        """Let the master go: from here on `unpack` gives its values, and `like` stands for it.
+
+        The tensor itself shows something else already.
+        """
+        self._like, self._unpack, self._master = like, unpack, None
+        if self._aside is not None:
+            self._aside.data = torch.empty(0, dtype=self._aside.dtype)
+
     def settle(self, master: torch.Tensor) -> None:
         """Take another master, with the same values."""
-        self.master = master
+        self._master = self._like = master
+        self._unpack = None
         if self._aside is None:
             self.tensor.data = master
         else:
@@ -61,9 +99,11 @@ class Seat:
 
     def restore(self) -> None:
         """Stand for the master again, as at first; harmless when repeated."""
+        self._master = self._like = master = self.master
+        self._unpack = None
         if self._aside is not None:
             _swap(self.tensor, self._aside)
             self._aside = None
-        elif self.tensor.data_ptr() != self.master.data_ptr() or self.tensor.device.type != "cpu":
-            self.tensor.data = self.master
+        if self.tensor.data_ptr() != master.data_ptr() or self.tensor.device.type != "cpu":
+            self.tensor.data = master
         self.tensor.requires_grad_(self._wanted_grad)

@@ -193,8 +193,12 @@ def _may_pack(plan: Plan, mode: Mode) -> bool:
 
 
 def _has_host_room(weighed: Weighed, packs: Packs, supply: Supply) -> bool:
-    """Whether the host has room for packed masters beside the weights, which stay as they are."""
-    beside = 0 if weighed.mapped else sum(unit.bytes for unit in weighed.units)
+    """Whether the host has room for packed masters, beside what stays in memory as it is.
+
+    What is packed need not stay, or it lies in a file.
+    """
+    whole = sum(unit.bytes for unit in weighed.units)
+    beside = 0 if weighed.mapped else whole - sum(packs.raw.values())
     return supply.host is None or beside + sum(packs.sizes.values()) <= supply.host.room
 
 
