@@ -43,6 +43,8 @@ were seen. Until the first call is over, so much is left free at least."""
 _PATIENCE = (3, 96)
 """Calls in a row that must find more room before weights are brought up for it, at first; and at
 most, once it was seen that what they took was needed again soon."""
+_SLOWLY = 10e9
+"""Bytes of weights that a CUDA card is taken to unpack in a second where that was not measured."""
 PARTS = (32, 8, 3)
 """Of the room, what is left out at the tries after one that ran out of memory."""
 
@@ -307,6 +309,8 @@ class Keeping:
         """What the weights would take packed, and how fast the card unpacks; looked at once."""
         if self.terms.supply.unpack.per_second is None:
             unpack = measure_unpacking(self.card.device, free=self.card.read().takeable)
+            if unpack is None and self.card.kind == "cuda":
+                unpack = _SLOWLY
             self.terms = replace(
                 self.terms, supply=replace(self.terms.supply, unpack=Rate(unpack, "measured"))
             )
