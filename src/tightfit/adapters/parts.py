@@ -18,6 +18,7 @@ from torch import nn
 from tightfit.adapters.architectures import ARCHITECTURES, Architecture
 from tightfit.adapters.encoders import ENCODERS
 from tightfit.adapters.libraries import LOADING, class_named, said_by_us
+from tightfit.adapters.packed import load_diffusers, load_transformers, packed_headers
 from tightfit.adapters.pipelines import PIPELINES
 from tightfit.adapters.specs import find_vae
 from tightfit.adapters.traits import SUPPORTED
@@ -133,6 +134,8 @@ def load_part(part: Part, *, dtype: torch.dtype) -> nn.Module:
     Random weights are drawn in float32, so they need twice the host memory of bfloat16 for a
     moment. In `dtype`, with the exceptions of `outline_part`. The caller's random state stays.
 
+    What `tightfit pack` wrote is unpacked, to the same bits.
+
     Raises `InputError` where the folder cannot be loaded.
     """
     with said_by_us(f"`{part.spec}`"), LOADING, torch.random.fork_rng(devices=[]):
@@ -141,9 +144,7 @@ def load_part(part: Part, *, dtype: torch.dtype) -> nn.Module:
             module = _built(part)
             _cast(module, part, dtype)
         else:
-            cls = class_named(part.library, part.class_name)
-            keyword = "dtype" if part.library == "transformers" else "torch_dtype"
-            module = cls.from_pretrained(part.path, local_files_only=True, **{keyword: dtype})
+            module = _loaded(part, part.path, dtype)
     return module.eval().requires_grad_(False)
 
 
@@ -293,6 +294,17 @@ def _built(part: Part) -> nn.Module:
 
 def _typed(module: nn.Module) -> nn.Module:
     return module
+
+
+def _loaded(part: Part, folder: Path, dtype: torch.dtype) -> nn.Module:
+    """By the library's own loader, unless it would see packed bytes."""
+    cls = class_named(part.library, part.class_name)
+    transformers = part.library == "transformers"
+    if packed_headers(folder) is not None:
+        load = load_transformers if transformers else load_diffusers
+        return load(cls, folder, dtype)
+    keyword = "dtype" if transformers else "torch_dtype"
+    return _typed(cls.from_pretrained(folder, local_files_only=True, **{keyword: dtype}))
 
 
 def _cast(module: nn.Module, part: Part, dtype: torch.dtype) -> None:

@@ -16,6 +16,12 @@ from torch import nn
 
 from tightfit.adapters.architectures import ARCHITECTURES, architecture
 from tightfit.adapters.libraries import LOADING, class_named, quiet, said_by_us
+from tightfit.adapters.packed import (
+    load_diffusers,
+    packed_dtype,
+    packed_headers,
+    packed_tensors,
+)
 from tightfit.adapters.traits import SUPPORTED, traits_of
 from tightfit.errors import InputError, UsageError
 from tightfit.run.vae import Traits, Vae
@@ -104,6 +110,9 @@ def fetch_vae(source: Source) -> Source:
 def load_vae(source: Source, *, dtype: torch.dtype | None = None) -> Vae:
     """Load the weights to the host, through diffusers' own loaders, in `dtype` or as stored.
 
+    Those that `tightfit pack` wrote are unpacked, to the same bits.
+
+
     Raises `InputError` when the file does not hold what it should.
     """
     from tightfit.adapters.diffusers_vae import adapt
@@ -142,6 +151,8 @@ def stored_dtype(source: Source) -> torch.dtype:
     files = [source.path] if source.path.is_file() else _weight_files(source.path)
     if not files:
         return torch.float32
+    if packed_headers(files[0]) is not None:
+        return packed_dtype(files[0]) or torch.float32
     with said_by_us(f"VAE `{source.spec}`"), safe_open(files[0], framework="pt") as file:
         for key in file.keys():  # noqa: SIM118 (it is no dict)
             dtype: torch.dtype = file.get_slice(key)[:0].dtype
@@ -178,6 +189,8 @@ def _module(source: Source, dtype: torch.dtype | None) -> nn.Module:
         return _cast(module, dtype)
     assert source.path is not None
     if source.path.is_dir():
+        if packed_headers(source.path) is not None:
+            return load_diffusers(cls, source.path, dtype)
         return _loaded(cls.from_pretrained(source.path, torch_dtype=dtype, local_files_only=True))
     return _from_file(cls, source, dtype)
 
@@ -194,22 +207,30 @@ def _loaded(module: nn.Module) -> nn.Module:
 
 def _from_file(cls: Any, source: Source, dtype: torch.dtype | None) -> nn.Module:
     """A single file: in diffusers' own key names, or in those of the original checkpoint."""
-    from safetensors.torch import load_file
-
     assert source.path is not None
     if source.arguments is None:
         raise InputError(f"VAE `{source.spec}` has keys of an architecture that is not known here.")
-    if _has_original_keys(_header(source.path), source.class_name):
+    original = _original_mark(_header(source.path), source.class_name)
+    if original is not None:
+        given: Any = str(source.path)
+        if packed_headers(source.path) is not None:
+            given = packed_tensors(source.path, prefix=original.partition("decoder.")[0])
         with tempfile.TemporaryDirectory() as folder, torch.device("meta"):
             cls(**source.arguments).save_config(folder)
             converted: nn.Module = cls.from_single_file(
-                str(source.path), config=folder, torch_dtype=dtype, local_files_only=True
+                given, config=folder, torch_dtype=dtype, local_files_only=True
             )
         return converted
     with torch.device("meta"):
         module: nn.Module = cls(**source.arguments)
-    module.load_state_dict(load_file(source.path), assign=True)
+    module.load_state_dict(_tensors(source.path), assign=True)
     return _cast(module, dtype)
+
+
+def _tensors(path: Path) -> dict[str, torch.Tensor]:
+    from safetensors.torch import load_file
+
+    return load_file(path) if packed_headers(path) is None else packed_tensors(path)
 
 
 def _mini(name: str) -> Path:
@@ -239,12 +260,12 @@ def _file(spec: str, path: Path) -> Source:
     """A safetensors file, recognised by the names and shapes in its header."""
     shapes = _header(path)
     for known in ARCHITECTURES.values():
-        if _has_original_keys(shapes, known.class_name):
+        if _original_mark(shapes, known.class_name) is not None:
             continue
         if _shapes_of(known.class_name, known.arguments) == shapes:
             return _described(spec, known.class_name, path, known.arguments)
     for class_name in _LDM_MARKS:
-        if _has_original_keys(shapes, class_name):
+        if _original_mark(shapes, class_name) is not None:
             name = _original_name(class_name, shapes)
             return _described(spec, class_name, path, ARCHITECTURES[name].arguments)
     raise InputError(
@@ -304,9 +325,12 @@ def _class(name: str) -> Any:
 
 
 def _header(path: Path) -> dict[str, tuple[int, ...]]:
-    """Names and shapes in a safetensors file. Raises `InputError` if it is none."""
+    """Names and shapes in a safetensors file, packed or not. Raises `InputError` if it is none."""
     from safetensors import SafetensorError, safe_open
 
+    packed = packed_headers(path)
+    if packed is not None:
+        return {name: each.shape for name, each in packed.items()}
     try:
         with safe_open(path, framework="pt") as file:
             return {
@@ -323,8 +347,9 @@ def _shapes_of(class_name: str, arguments: Mapping[str, Any]) -> dict[str, tuple
     return {key: tuple(value.shape) for key, value in module.state_dict().items()}
 
 
-def _has_original_keys(shapes: Mapping[str, object], class_name: str) -> bool:
-    return any(mark in shapes for mark in _LDM_MARKS.get(class_name, ()))
+def _original_mark(shapes: Mapping[str, object], class_name: str) -> str | None:
+    """The key that only an original checkpoint has; None where there is none of these."""
+    return next((mark for mark in _LDM_MARKS.get(class_name, ()) if mark in shapes), None)
 
 
 def _original_name(class_name: str, shapes: Mapping[str, tuple[int, ...]]) -> str:
