@@ -260,7 +260,10 @@ class Keeping:
         if need.allocated is None:  # the first call of its kind will tell: there may be room for it
             self.replan(replace(need, dry=0, allocated=0), arriving, why=why, less=less, mode=mode)
             return
-        raise shortage
+        try:
+            raise shortage
+        finally:
+            shortage = None  # the error holds this frame, and with it what the call was given
 
     def _place(
         self, plan: Plan, need: Need, why: str, *, room: int | None = None, given: int = 0
