@@ -17,6 +17,7 @@ import torch
 from diffusers import AutoencoderKL, AutoencoderKLWan
 from safetensors.torch import save_file
 
+from tests.adapters.original_vae import original_names
 from tightfit.adapters import fetch_vae, find_vae, load_vae, outline_vae, stored_dtype
 from tightfit.adapters.architectures import ARCHITECTURES
 from tightfit.adapters.diffusers_vae import adapt, weights_hash
@@ -105,7 +106,7 @@ def test_an_original_checkpoint_is_converted_by_diffusers(tmp_path: Path) -> Non
     arguments = ARCHITECTURES["flux-vae"].arguments
     with torch.device("meta"):
         target = AutoencoderKL(**arguments)
-    keys = _original_names(target)
+    keys = original_names(target)
     torch.manual_seed(0)
     tensors = {new: torch.randn(shape) * 0.01 for new, shape in keys.items()}
     path = tmp_path / "ae.safetensors"
@@ -176,37 +177,6 @@ def test_a_name_that_is_nothing_is_refused() -> None:
     """Neither a folder, nor a file, nor a hub id."""
     with pytest.raises(InputError, match="neither"):
         find_vae("no such thing")
-
-
-def _original_names(module: torch.nn.Module) -> dict[str, tuple[int, ...]]:
-    """The names of the original picture VAEs for a diffusers VAE of four stages."""
-    names = {}
-    for key, value in module.state_dict().items():
-        new = key
-        for at in range(4):
-            up = 3 - at
-            new = new.replace(f"up_blocks.{at}.resnets.", f"up.{up}.block.")
-            new = new.replace(f"up_blocks.{at}.upsamplers.0.", f"up.{up}.upsample.")
-            new = new.replace(f"down_blocks.{at}.resnets.", f"down.{at}.block.")
-            new = new.replace(f"down_blocks.{at}.downsamplers.0.", f"down.{at}.downsample.")
-        for at in range(2):
-            new = new.replace(f"mid_block.resnets.{at}.", f"mid.block_{at + 1}.")
-        new = new.replace("mid_block.attentions.0.", "mid.attn_1.")
-        new = new.replace("conv_norm_out", "norm_out").replace("conv_shortcut", "nin_shortcut")
-        shape = tuple(value.shape)
-        for ours, theirs in (
-            ("group_norm", "norm"),
-            ("to_q", "q"),
-            ("to_k", "k"),
-            ("to_v", "v"),
-            ("to_out.0", "proj_out"),
-        ):
-            if f"attn_1.{ours}." in new:
-                new = new.replace(f"attn_1.{ours}.", f"attn_1.{theirs}.")
-                if new.endswith("weight") and ours != "group_norm":
-                    shape = (*shape, 1, 1)
-        names[new] = shape
-    return names
 
 
 def test_a_variant_beside_the_weights_is_not_what_they_are_stored_in(saved: Path) -> None:
