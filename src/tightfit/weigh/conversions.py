@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from tightfit.errors import UsageError
+from tightfit.weigh.shells import is_shell
 from tightfit.weigh.tensors import Held, Kind, weights
 
 FLOATS = (
@@ -116,7 +117,7 @@ class Conversions:
         in a wider dtype; a module without any is its own business. Raises `UsageError`, by its
         path, for a scale of another shape.
         """
-        helds = list(weights(module))
+        helds = [held for held in weights(module) if not is_shell(held.tensor)]
         scales = _scales(helds)
         owned: dict[str, list[Held]] = {}
         for held in helds:

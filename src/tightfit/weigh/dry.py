@@ -19,6 +19,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from tightfit.weigh.shapes import Shapes, tensors_in
+from tightfit.weigh.shells import has_wrapper
 
 ATTENTION = "scaled_dot_product_attention"
 
@@ -132,9 +133,10 @@ class _LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._shapes = Shapes()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        del types
         kwargs = kwargs or {}
         given = [*tensors_in(args), *tensors_in(tuple(kwargs.values()))]
+        if has_wrapper(types, given):
+            return NotImplemented
         for tensor in given:
             self._count(tensor, "")
         result, flops = self._shapes.call(func, args, kwargs)

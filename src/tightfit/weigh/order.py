@@ -19,6 +19,7 @@ from tightfit.weigh.blocks import Block, Leaf, Weights
 from tightfit.weigh.dry import DryRun, Fused, FusedKernels, Onlooker, dry_run
 from tightfit.weigh.places import Places
 from tightfit.weigh.shapes import tensors_in
+from tightfit.weigh.shells import has_wrapper
 from tightfit.weigh.tensors import Held, Kind
 
 BYTE_WORK = 100
@@ -225,13 +226,15 @@ class _Watch(Onlooker):
         return before, after
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        del types
         kwargs = kwargs or {}
         if self.looks_away:
             return func(*args, **kwargs)
-        for leaf in tree_leaves((args, kwargs)):
+        leaves = tree_leaves((args, kwargs))
+        for leaf in leaves:
             if isinstance(leaf, torch.Tensor):
                 self._look(leaf)
+        if has_wrapper(types, leaves):
+            return NotImplemented
         result = func(*args, **kwargs)
         if self._uses:
             work = _work(func, args, kwargs, result)

@@ -22,6 +22,7 @@ from tightfit.place.streaming.brought import Brought
 from tightfit.place.streaming.compiled import Around, compiled_of, may_compile, untraced
 from tightfit.place.streaming.running import Call, Running
 from tightfit.place.streaming.seat import Seat
+from tightfit.place.streaming.state_dicts import served
 from tightfit.place.streaming.tracing import Tracer
 from tightfit.place.streaming.within import ByItself, StandIn, has_hooks, may_stand_in
 
@@ -107,8 +108,7 @@ class Binding:
         try:
             self.rebind(passing)
             for owner in modules.values():
-                register: Any = owner.register_state_dict_post_hook
-                self._handles.append(register(_serving(masters)))
+                self._handles += served(owner, masters)
         except BaseException:
             self.close()
             raise
@@ -333,20 +333,6 @@ class Binding:
             self._leaving(self._running, spot.module)
 
         return Around(spot.module, before, after)
-
-
-def _serving(masters: dict[int, Seat]) -> Callable[..., None]:
-    """A hook that puts the masters into a state dict, wherever the weights are."""
-
-    def serve(module: nn.Module, state: dict[str, Any], prefix: str, metadata: Any) -> None:
-        del metadata
-        for table in (module._parameters, module._buffers):
-            for name, tensor in table.items():
-                seat = masters.get(id(tensor))
-                if seat is not None and prefix + name in state:
-                    state[prefix + name] = seat.master
-
-    return serve
 
 
 class _Line:

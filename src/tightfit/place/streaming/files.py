@@ -21,6 +21,7 @@ import torch
 from torch import nn
 
 from tightfit.errors import InputError
+from tightfit.weigh.shells import inner_of, is_wrapper, plain
 from tightfit.weigh.tensors import Tally, weights
 
 _MAPS = Path("/proc/self/maps")
@@ -166,7 +167,8 @@ class Files:
 def own_bytes(module: nn.Module) -> int:
     """Of the weights of `module`, what lies in memory of ours: the rest is mapped from files."""
     files, tally = Files(), Tally()
-    own = (held.tensor for held in weights(module) if held.tensor.device.type == "cpu")
+    inner = [held.tensor for held in inner_of(weights(module)) if not is_wrapper(held.tensor)]
+    own = (plain(tensor) for tensor in inner if tensor.device.type == "cpu")
     return sum(tally.add(tensor) for tensor in own if not files.is_mapped(tensor))
 
 

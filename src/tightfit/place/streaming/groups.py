@@ -17,7 +17,7 @@ from tightfit.place.streaming.berths import slot_of
 from tightfit.plan.streaming.residency import Residency
 from tightfit.weigh.blocks import Block, Weights
 from tightfit.weigh.order import Order
-from tightfit.weigh.packed import is_packed
+from tightfit.weigh.shells import Inner, inner_of, is_shell, outer_of, plain, why_unknown
 from tightfit.weigh.tally import extent
 from tightfit.weigh.tensors import Held, identity, weights
 
@@ -61,12 +61,13 @@ class Scan:
     """The tensors of a module and where they are used, seen once.
 
     Attributes:
-        helds: every place that a tensor is held in.
+        helds: every place that a tensor is held in; of weights that are more than one tensor,
+            what they are made of.
     """
 
     def __init__(self, module: nn.Module, *, order: Order | None = None) -> None:
         """`order` tells of weights that are used while their owner is not called."""
-        self.helds = tuple(weights(module))
+        self.helds = tuple(inner_of(weights(module)))
         self.foreign = _foreign(module, self.helds, order)
 
     def groups(
@@ -82,7 +83,7 @@ class Scan:
         if masters is None:
             for held in self.helds:
                 _refuse(held)
-            return _groups(self.helds, self.foreign, residency, blocks)
+            masters = plain
         places = {held.path: held for held in self.helds}
         helds = [replace(held, tensor=masters(held.tensor)) for held in self.helds]
         return tuple(
@@ -142,7 +143,7 @@ def _groups(
 
 def staying(module: nn.Module, order: Order | None) -> dict[str, str]:
     """For each module that owns weights which cannot be streamed, by its path, why: for plans."""
-    helds = list(weights(module))
+    helds = list(inner_of(weights(module)))
     foreign, torn = _foreign(module, helds, order), _torn(helds)
     owners: dict[Any, str] = {}
     found: dict[str, str] = {}
@@ -239,6 +240,10 @@ def _foreign(module: nn.Module, helds: Sequence[Held], order: Order | None) -> d
         for held in helds if isinstance(part, _REACHING) else ():
             if held.leaf != path and _holds(path, held.leaf):
                 found[held.path].append(path)
+    for held in helds:
+        whole = outer_of(held).path
+        if held.path != whole and whole in found:
+            found[held.path] += found[whole]
     return found
 
 
@@ -276,8 +281,8 @@ def _refuse(held: Held) -> None:
         why = "has no shape yet: run the module once first"
     elif tensor.device.type != "cpu":
         why = f"is on {tensor.device}, and masters have to be on the host"
-    elif is_packed(tensor) or type(tensor) not in (torch.Tensor, nn.Parameter):
-        why = f"is packed or of a kind of its own ({type(tensor).__name__})"
+    elif not isinstance(held, Inner) and is_shell(tensor):
+        why = why_unknown(tensor)
     elif tensor.layout is not torch.strided:
         why = f"is laid out as {tensor.layout}"
     if why:

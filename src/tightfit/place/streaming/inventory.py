@@ -12,6 +12,7 @@ from torch import nn
 
 from tightfit.card.virtual.keeper import DEVICE_TYPE
 from tightfit.errors import UsageError
+from tightfit.weigh.shells import outer_of
 from tightfit.weigh.tensors import Held, Kind, weights
 
 _INSTEAD = "unfit the module, change it, and fit it again"
@@ -36,14 +37,19 @@ class Inventory:
         self._tables: list[dict[str, Any]] = []
         self._names: list[str] = []
         self._held: list[torch.Tensor] = []
+        self._outers: set[int] = set()
+        self._own: set[int] = set()  # parameters
         managed: dict[int, tuple[torch.Tensor, str]] = {}
         versioned: dict[int, tuple[torch.Tensor, str]] = {}
         for held in helds:
             is_parameter = held.kind is Kind.PARAMETER
-            owner, tensor = held.owner, held.tensor
+            owner, tensor, outer = held.owner, held.tensor, outer_of(held).tensor
+            self._outers.add(id(outer))
             self._tables.append(owner._parameters if is_parameter else owner._buffers)
             self._names.append(held.name)
-            self._held.append(tensor)
+            self._held.append(outer)
+            if is_parameter:
+                self._own.add(id(outer))
             if id(tensor) not in managed:
                 managed[id(tensor)] = (tensor, held.path)
                 if is_parameter:  # norms write to their buffers
@@ -60,21 +66,27 @@ class Inventory:
     def differs(self) -> bool:
         """Whether parameters came to the module or left it, as those of an adapter do."""
         if not self._differs and self._is_exchanged():
-            managed = {id(tensor) for tensor in self._parameters}
             found = {id(each.tensor) for each in _parameters(self._module)}
-            self._differs = managed != found
+            self._differs = self._own != found
         return self._differs
 
     def newcomers(self) -> list[Held]:
         """The parameters that came."""
-        managed = {id(tensor) for tensor in self._parameters}
-        return [held for held in _parameters(self._module) if id(held.tensor) not in managed]
+        return [held for held in _parameters(self._module) if id(held.tensor) not in self._own]
 
     def check(self) -> None:
         """Raise `UsageError`, naming it, for a weight that would not be what it was given.
 
         This is done at every call, for thousands of tensors: no step of Python for any of them.
         """
+        with torch._C.DisableTorchFunctionSubclass():
+            self._check_values()
+        if self._is_exchanged():
+            self._differs = self.differs
+            self._look_around()
+            self._look_at_parts()
+
+    def _check_values(self) -> None:
         addresses = [*map(self._address, self._tensors)]
         if addresses != self._addresses:
             _refuse(self._managed, addresses, self._addresses)
@@ -84,10 +96,6 @@ class Inventory:
         versions = [*map(_version, self._parameters)]
         if versions != self._versions:
             _refuse(self._versioned, versions, self._versions)
-        if self._is_exchanged():
-            self._differs = self.differs
-            self._look_around()
-            self._look_at_parts()
 
     def _is_exchanged(self) -> bool:
         if not all(map(is_, map(dict.get, self._tables, self._names), self._held)):
@@ -111,7 +119,7 @@ class Inventory:
         self._children = [*chain.from_iterable(map(dict.values, self._below))]
 
     def _look_around(self) -> None:
-        managed = {id(tensor) for tensor in self._tensors}
+        managed = {id(tensor) for tensor in self._tensors} | self._outers
         for held in weights(self._module):
             host = held.tensor.device.type == "cpu"
             if host and id(held.tensor) not in managed:

@@ -18,6 +18,7 @@ from tightfit.place.converting.converter import Converter
 from tightfit.place.streaming.binding import Binding
 from tightfit.place.streaming.caches import forget_cached
 from tightfit.place.streaming.groups import Group
+from tightfit.place.streaming.husk import Husk
 from tightfit.place.streaming.inventory import Inventory
 from tightfit.place.streaming.master import Master
 from tightfit.place.streaming.masters import Masters, Wish
@@ -30,6 +31,7 @@ from tightfit.place.streaming.scratch import Kept, Scratch
 from tightfit.place.streaming.seat import Seat
 from tightfit.place.streaming.tracing import Tracer
 from tightfit.weigh.conversions import Conversions
+from tightfit.weigh.shells import is_wrapper, outers_of
 from tightfit.weigh.tensors import Held, Kind, identity, walk
 
 _AT_ONCE = 4
@@ -96,6 +98,7 @@ class Placement:
         self._stack = stack
         self.host = host
         self._seats: dict[int, Seat] = {}
+        self._husks: list[Husk] = []
         self._heads = dict(module.named_modules())
         self._placeholders = Placeholders(card.device)
         self._lane = host.lane
@@ -117,7 +120,7 @@ class Placement:
         stack.callback(_put_back, list(walk(module)), card.device)
         stack.callback(self._placeholders.clear)
         stack.callback(self._unpacker.forget)
-        stack.callback(_restore, self._seats)
+        stack.callback(_restore, self._seats, self._husks)
         stack.callback(self._residents.clear)
         stack.callback(self.close_scratch)
         stack.callback(self.close_conversion)
@@ -167,10 +170,14 @@ class Placement:
         What they show while they are away is made at once: it must not be in the way when memory
         is short.
         """
+        helds = list(helds)
         for held in helds:
             if id(held.tensor) not in self._seats:
-                self._seats[id(held.tensor)] = Seat(held.tensor, held.path)
-                self._placeholders.like(held.tensor)
+                seat = self._seats[id(held.tensor)] = Seat(held.tensor, held.path)
+                self._placeholders.like(seat.like)
+        for outer in outers_of(helds):
+            if is_wrapper(outer.tensor):
+                self._husks.append(Husk(outer.tensor, outer.path, self._card.device))
 
     def convert(self, what: Conversions, foreign: Mapping[str, Iterable[str]]) -> None:
         """From here on these weights, which have seats, are converted for each use.
@@ -506,8 +513,10 @@ def _key(group: Group) -> _Key:
     return group.packed, tuple(first.values())
 
 
-def _restore(seats: dict[int, Seat]) -> None:
+def _restore(seats: dict[int, Seat], husks: Sequence[Husk]) -> None:
     with plain_mode():
+        for husk in husks:
+            husk.restore()
         for seat in seats.values():
             seat.restore()
 

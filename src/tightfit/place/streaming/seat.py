@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from tightfit.errors import UsageError
+from tightfit.weigh.shells import plain
 
 _swap: Any = torch.utils.swap_tensors
 
@@ -36,8 +37,8 @@ class Seat:
 
     def __init__(self, tensor: torch.Tensor, path: str) -> None:
         self.tensor = tensor
-        self._master: torch.Tensor | None = tensor.data
-        self._like: torch.Tensor = tensor.data
+        self._master: torch.Tensor | None = plain(tensor)
+        self._like: torch.Tensor = self._master
         self._unpack: Callable[[], torch.Tensor] | None = None
         self.converts = False
         self.stored: torch.Tensor | None = None
@@ -86,9 +87,15 @@ class Seat:
         if same(self.tensor, view):
             self.tensor.data = view
             return
+        if type(self.tensor) not in (torch.Tensor, nn.Parameter, type(view)):
+            raise UsageError(
+                f"`{self._path}` is a {type(self.tensor).__name__}, which a tensor of this card "
+                "cannot be: it can be streamed to a real card, and not to a virtual one."
+            )
         shell = view.detach()
         if isinstance(self.tensor, nn.Parameter):
             shell = nn.Parameter(shell, requires_grad=False)
+        vars(shell).update(vars(self.tensor))
         try:
             _swap(self.tensor, shell)
         except RuntimeError as error:

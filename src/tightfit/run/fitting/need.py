@@ -22,6 +22,7 @@ from tightfit.run.fitting.aside import nothing_lasts
 from tightfit.weigh.conversions import Conversions
 from tightfit.weigh.dry import DryRun, dry_run
 from tightfit.weigh.order import Order, dry_order, run_order
+from tightfit.weigh.shells import alike, is_shell, plain, why_unknown
 from tightfit.weigh.tensors import Held, Kind, walk
 from tightfit.weigh.workspace import CUDA, NONE, peak_of, sequence
 
@@ -263,10 +264,16 @@ def _dry(module: nn.Module, call: Call, what: Conversions) -> Iterator[Callable[
 
 def _stand_in(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     with torch.inference_mode(False):  # else it does not count what is written to it
+        if is_shell(tensor) and not why_unknown(tensor):
+            return alike(tensor, _empty, device=_META)
         empty = torch.empty_like(tensor, dtype=dtype, device=_META, requires_grad=False)
         if isinstance(tensor, nn.Parameter):
             return nn.Parameter(empty, requires_grad=False)
         return empty
+
+
+def _empty(tensor: torch.Tensor) -> torch.Tensor:
+    return torch.empty_like(plain(tensor), device=_META, requires_grad=False)
 
 
 def _table(held: Held) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from tightfit.plan.streaming.pieces import Level, pieces_of
 from tightfit.plan.streaming.residency import Limits, Residency
 from tightfit.plan.streaming.spread import spread
 from tightfit.weigh.blocks import Weights
+from tightfit.weigh.shells import inner_of
 from tightfit.weigh.tensors import weights
 
 _SAMPLES, _SAMPLE = 8, 2 * 8192
@@ -77,7 +78,7 @@ class Packs:
         """
         gains: dict[str, int] = {}
         seen: set[int] = set()
-        for held in weights(module):
+        for held in inner_of(weights(module)):
             tensor = held.tensor
             if id(tensor) in seen or held.leaf in apart:
                 continue

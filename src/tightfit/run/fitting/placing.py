@@ -29,6 +29,7 @@ from tightfit.weigh.blocks import Block, Weights
 from tightfit.weigh.conversions import Conversions
 from tightfit.weigh.module_blocks import blocks_of
 from tightfit.weigh.order import Order, ordered
+from tightfit.weigh.shells import inner_of
 from tightfit.weigh.tensors import Kind, walk, weights
 
 Pack = Literal["auto", "on", "off"]
@@ -344,7 +345,7 @@ def _units(
     """As large as what is really taken: every tensor aligned as in its buffer."""
     sizes: dict[str, int] = {}
     seen: set[int] = set()
-    for held in weights(module):
+    for held in inner_of(weights(module)):
         if id(held.tensor) not in seen:
             seen.add(id(held.tensor))
             sizes[held.leaf] = sizes.get(held.leaf, 0) + round_up(held.tensor.nbytes, ALIGNMENT)
