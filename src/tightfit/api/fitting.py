@@ -10,6 +10,7 @@ from typing import Any
 
 from torch import nn
 
+from tightfit.adapters.gguf_types import refuse_unreadable
 from tightfit.card import Card, open_card
 from tightfit.card.host_memory import read_host_memory
 from tightfit.card.outlook import look
@@ -96,6 +97,7 @@ def fit(
         raise UsageError(f"method `{method}` is unknown: use forward, {', '.join(METHODS)}.")
     if method != "forward" and not callable(getattr(module, method, None)):
         raise UsageError(f"`{type(module).__name__}` has no method `{method}`.")
+    refuse_unreadable(module)
     wish = BudgetWish.of(vram, reserve)
     opened = card if isinstance(card, Card) else open_card(card)
     amount = wish.on(opened.name, opened.read().total)
