@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional
 
 from tests.cases.common import assert_back, virtual
-from tests.packed_layers import Layers, coded_layers, four_bit_layers
+from tests.packed_layers import Coded, Layers, coded_layers, four_bit_layers
 from tests.streaming import Case
 from tests.weigh.shells import Shell
 from tightfit import fit, unfit
@@ -224,3 +225,99 @@ def test_what_is_not_known_is_refused_by_name(name: str) -> None:
     module.layers[0]._parameters["weight"] = weight
     with pytest.raises(UsageError, match=rf"`layers\.0\.weight` is packed.*\({name}\)"):
         fit(module, card=virtual(MIB))
+
+
+class OwnWays(Coded):
+    """Does the function of a layer itself, and knows none of the operators below it."""
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is functional.linear:
+            x, weight, *rest = args
+            return func(x, weight.values(), *rest, **(kwargs or {}))
+        with torch._C.DisableTorchFunctionSubclass():
+            return func(*args, **(kwargs or {}))
+
+    @classmethod
+    def __torch_dispatch__(
+        cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> torch.Tensor:
+        if func is not torch.ops.aten.detach.default:
+            raise NotImplementedError(func)
+        return super().__torch_dispatch__(func, types, args, kwargs)
+
+
+@pytest.mark.parametrize("card", ["cpu", "virtual:1MiB"])
+@torch.no_grad()
+def test_a_wrapper_is_asked_before_the_tensors_of_a_card(card: str) -> None:
+    """As torchao's are: what it does of a layer is seen by nobody else, wherever it is."""
+    module = coded_layers(WIDTH, COUNT)
+    for layer in module.layers:
+        known: Any = layer.weight
+        weight = OwnWays(known._data, known._scale, known.state)
+        layer.weight = nn.Parameter(weight, requires_grad=False)
+    given = torch.randn(2, WIDTH)
+    wanted = module(given)
+    with streaming(module, open_card(card)):
+        assert torch.equal(module(given).cpu(), wanted)
+    assert torch.equal(module(given), wanted)
+
+
+@torch.no_grad()
+def test_a_wrapper_that_is_tied_is_one() -> None:
+    """Both places show it, on the card and afterwards."""
+    module = coded_layers(WIDTH, COUNT)
+    module.layers[4].weight = module.layers[0].weight
+    given = torch.randn(2, WIDTH)
+    wanted = module(given)
+    card = virtual(MIB)
+    with streaming(module, card):
+        assert module.layers[4].weight is module.layers[0].weight
+        assert torch.equal(module(given).cpu(), wanted)
+    assert module.layers[4].weight is module.layers[0].weight
+    assert torch.equal(module(given), wanted)
+    assert_back(card)
+
+
+class Reaching(nn.Module):
+    """Uses the weight of a layer that it does not call."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.proj = coded_layers(WIDTH, 3), coded_layers(WIDTH, 1).layers[0]
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return functional.linear(self.body(x), self.proj.weight)
+
+
+@torch.no_grad()
+def test_a_wrapper_that_is_used_from_elsewhere_stays() -> None:
+    """All that it is made of: only the call of the whole covers that use."""
+    module = Reaching().eval()
+    given = torch.randn(2, WIDTH)
+    wanted = module(given)
+    fit(module, card=virtual(MIB), mode="none", example=[given])
+    assert [each.name for each in fitted(module).session.groups if each.stays] == ["proj"]
+    assert torch.equal(module(given).cpu(), wanted)
+    unfit(module)
+    assert torch.equal(module(given), wanted)
+
+
+class Peeking(Reaching):
+    """Looks at values first, so that nobody knows beforehand what it uses."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x if bool(x.sum() < 1e9) else -x)
+
+
+@torch.no_grad()
+def test_a_wrapper_that_is_away_is_missed_where_it_is_used() -> None:
+    """What could not be told beforehand is refused at the first call, and computes with no NaN."""
+    module = Peeking().eval()
+    given = torch.randn(2, WIDTH)
+    wanted = module(given)
+    fit(module, card=virtual(MIB), mode="none", example=[given])
+    with pytest.raises(UsageError, match=r"`proj\.weight\.\w+.*` is used while"):
+        module(given)
+    unfit(module)
+    assert torch.equal(module(given), wanted)

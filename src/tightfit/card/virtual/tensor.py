@@ -81,6 +81,8 @@ class VirtualTensor(torch.Tensor):
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if len(types) > 1 and any(_has_own_ways(kind) for kind in types):
+            return NotImplemented  # a wrapper is asked first, as it is among plain tensors
         kwargs = kwargs or {}
         with torch._C.DisableTorchFunctionSubclass():
             if func is torch.nn.functional.scaled_dot_product_attention:
@@ -99,6 +101,18 @@ class VirtualTensor(torch.Tensor):
             args = kwargs = None
             raise outcome.pop()
         return outcome
+
+
+def _has_own_ways(kind: Any) -> bool:
+    """Whether tensors of that class do functions and operators in ways of their own."""
+    if issubclass(kind, VirtualTensor):
+        return False
+    plain: Any = torch.Tensor
+    does = getattr(kind.__torch_function__, "__func__", kind.__torch_function__)
+    return (
+        does is not plain.__torch_function__.__func__
+        and kind.__torch_dispatch__ is not plain.__torch_dispatch__
+    )
 
 
 class _Refusal:

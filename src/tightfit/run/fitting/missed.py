@@ -12,6 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from tightfit.errors import UsageError
+from tightfit.weigh.shells import has_wrapper, inner_of
 from tightfit.weigh.tensors import Held, weights
 
 
@@ -46,12 +47,14 @@ class _Missed(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __init__(self, module: nn.Module) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._name = type(module).__name__
-        self._paths = {id(held.tensor): held.path for held in weights(module)}
+        self._paths = {id(held.tensor): held.path for held in inner_of(weights(module))}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        del types
         kwargs = kwargs or {}
-        for leaf in tree_leaves((args, kwargs)):
+        leaves = tree_leaves((args, kwargs))
+        if has_wrapper(types, leaves):
+            return NotImplemented  # what it is made of is looked at
+        for leaf in leaves:
             if isinstance(leaf, torch.Tensor) and id(leaf) in self._paths:
                 many = leaf.numel() > 1 and not any(leaf.stride())
                 if many and func.overloadpacket.__name__ != "detach":
