@@ -16,6 +16,7 @@ from tests.api.test_fitting import WIDTH, bytes_of, inputs, opened, wanted
 from tightfit.card.virtual.faults import Planned
 from tightfit.errors import MemoryShortage, UsageError
 from tightfit.place.streaming.placement import Placement
+from tightfit.place.streaming.store import Store
 from tightfit.run.fitting import lessons
 from tightfit.units import KIB
 
@@ -344,7 +345,7 @@ def test_two_modules_share_a_card(size: str) -> None:
     assert card.hazards == ()
 
 
-@pytest.mark.parametrize("step", ["stay", "hide", "open_ring", "pack_all", "close_rings"])
+@pytest.mark.parametrize("step", ["stay", "hide", "open_ring", "take_all", "close_rings"])
 @pytest.mark.parametrize("after", [0, 2])
 def test_an_interrupt_while_weights_move_is_got_over(
     monkeypatch: pytest.MonkeyPatch, step: str, after: int
@@ -353,9 +354,10 @@ def test_an_interrupt_while_weights_move_is_got_over(
     module, x = row(), inputs()
     expected = wanted(module, lambda card: module(x.to(card.device)))
     card = opened("2MiB")
-    plain, left = getattr(Placement, step), [-1]
+    holder: Any = Store if step == "take_all" else Placement
+    plain, left = getattr(holder, step), [-1]
 
-    def interrupted(self: Placement, *args: Any, **kwargs: Any) -> Any:
+    def interrupted(self: Any, *args: Any, **kwargs: Any) -> Any:
         left[0] -= 1
         if left[0] == -1:
             raise KeyboardInterrupt
@@ -368,7 +370,7 @@ def test_an_interrupt_while_weights_move_is_got_over(
                 call()
         left[0] = -1
 
-    monkeypatch.setattr(Placement, step, interrupted)
+    monkeypatch.setattr(holder, step, interrupted)
 
     def start() -> None:
         if not module_is_fitted(module):

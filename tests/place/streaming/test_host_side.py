@@ -126,7 +126,7 @@ def test_no_more_is_taken_than_there_is_room_for(path: Path, room: int) -> None:
     wanted, _ = resident(module, card, lambda: module(x.to(card.device)))
     with session(module, card, host=room * KIB) as found:
         assert torch.equal(module(x).cpu(), wanted)
-        masters = [found._placement.pack(group) for group in found.groups]
+        masters = [found._placement.store.take(group) for group in found.groups]
         assert found.host.arena_bytes <= room * KIB
         assert bool(found.host.filed_bytes) == (room < 10_000)
         if room == 350:

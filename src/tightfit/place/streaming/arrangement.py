@@ -112,7 +112,7 @@ class Arrangement:
             raise UsageError(f"`{self._weights.name}` cannot be called now: {_FAILED}")
         if self._inventory is not None:
             self._inventory.check()
-        self._placement.forget_unpacked()
+        self._placement.store.forget_unpacked()
 
     def _groups(self, residency: Residency) -> tuple[Group, ...]:
         return groups_for(residency, self._scan, self._weights, self._placement.like)
@@ -168,9 +168,9 @@ class Arrangement:
         if freed:
             self._card.trim()
         passing = [group for group in groups if not group.stays]
-        placement.choose(group for group in passing if not group.packed)
+        placement.store.choose(group for group in passing if not group.packed)
         waiting = [g for g in groups if g.packed and g.stays and not placement.is_resident(g)]
-        placement.pack_all([*passing, *waiting])
+        placement.store.take_all([*passing, *waiting])
         for group in passing:
             placement.hide(group)
 
@@ -215,7 +215,8 @@ class Arrangement:
         for number, passing in _by_ring(groups).items():
             slots = _slots(number, residency)
             if not self._placement.fits_ring(number, passing, slots=slots):
-                slot = slot_of([self._placement.stored_bytes(group) for group in passing])
+                store = self._placement.store
+                slot = slot_of([store.take(group).bytes for group in passing])
                 sizes.append(slot * min(slots, len(passing)))
         return sizes
 

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
-from functools import partial
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -21,23 +18,17 @@ from tightfit.place.streaming.groups import Group
 from tightfit.place.streaming.husk import Husk
 from tightfit.place.streaming.inventory import Inventory
 from tightfit.place.streaming.master import Master
-from tightfit.place.streaming.masters import Masters, Wish
-from tightfit.place.streaming.packed_arena import PackedArena, Unpacker, packed_arena
+from tightfit.place.streaming.masters import Masters
 from tightfit.place.streaming.passing import Passing
-from tightfit.place.streaming.pinned import pages
 from tightfit.place.streaming.placeholders import Placeholders
 from tightfit.place.streaming.ring import Copies, Ring
 from tightfit.place.streaming.scratch import Kept, Scratch
 from tightfit.place.streaming.seat import Seat
+from tightfit.place.streaming.store import Key, Store, key_of
 from tightfit.place.streaming.tracing import Tracer
 from tightfit.weigh.conversions import Conversions
 from tightfit.weigh.shells import is_wrapper, outers_of
 from tightfit.weigh.tensors import Held, Kind, identity, walk
-
-_AT_ONCE = 4
-"""Groups that are packed at the same time."""
-_Key = tuple[bool, tuple[int, ...]]
-"""Whether a group is packed, and its tensors by their ids: two with the same have one layout."""
 
 
 @dataclass(eq=False)
@@ -58,19 +49,11 @@ class _Resident:
 
 
 @dataclass(eq=False)
-class _Kept:
-    """The master of a group, and the tensors whose values are in it."""
-
-    master: Master
-    users: set[int] = field(default_factory=set)
-
-
-@dataclass(eq=False)
 class _OpenRing:
     """A ring, and what passes through it, in order."""
 
     ring: Ring
-    keys: tuple[_Key, ...]
+    keys: tuple[Key, ...]
     slots: int
 
 
@@ -83,7 +66,8 @@ class Placement:
     and the module is whole.
 
     Attributes:
-        host: where masters are.
+        host: the memory that masters take.
+        store: of the masters.
         scratch: what packed weights are unpacked into; None while none are.
         converter: of weights that are used in another dtype than they are stored in; None before
             they are looked for.
@@ -103,12 +87,10 @@ class Placement:
         self._placeholders = Placeholders(card.device)
         self._lane = host.lane
         self._compute = host.compute
-        self._residents: dict[_Key, _Resident] = {}
-        self._masters: dict[_Key, _Kept] = {}
+        self._residents: dict[Key, _Resident] = {}
         self._rings: dict[int, _OpenRing] = {}
         self.scratch: Scratch | None = None
-        self._unpacker = Unpacker()
-        self._packs_away = False
+        self.store = Store(card, host, self._seats, self.hide)
         self.converter: Converter | None = None
         self.past: list[Copies] = []
         self.table_bytes = 0
@@ -119,13 +101,13 @@ class Placement:
         stack.callback(forget_cached, module)
         stack.callback(_put_back, list(walk(module)), card.device)
         stack.callback(self._placeholders.clear)
-        stack.callback(self._unpacker.forget)
+        stack.callback(self.store.forget_unpacked)
         stack.callback(_restore, self._seats, self._husks)
         stack.callback(self._residents.clear)
         stack.callback(self.close_scratch)
         stack.callback(self.close_conversion)
         stack.callback(host.close)
-        stack.callback(self._unpin)
+        stack.callback(self.store.close)
         stack.callback(self.close_rings, keep=())
         stack.callback(host.stop)
 
@@ -154,13 +136,9 @@ class Placement:
         """What stands for a tensor of the module where its values are not needed."""
         return self._seats[id(tensor)].like
 
-    def forget_unpacked(self) -> None:
-        """Keep nothing of what was unpacked on the host for somebody who looked."""
-        self._unpacker.forget()
-
     def is_resident(self, group: Group) -> bool:
         """Whether `group` is on the card."""
-        return _key(group) in self._residents
+        return key_of(group) in self._residents
 
     # To the host
 
@@ -194,114 +172,15 @@ class Placement:
             self._seats,
         )
 
-    def choose(self, groups: Iterable[Group]) -> None:
-        """Decide where the masters of `groups`, in the order in which they stream, will be."""
-        self.host.plan([self._wish(each) for each in groups if _key(each) not in self._masters])
-
-    def pack_all(self, groups: Iterable[Group]) -> None:
-        """The masters of all `groups`, several at once."""
-        every = {_key(group): group for group in groups if _key(group) not in self._masters}
-        self._pack_smaller([group for group in every.values() if group.packed])
-        missing = {key: group for key, group in every.items() if not group.packed}
-        wishes = deque(self._wish(group) for group in missing.values())
-        for (key, group), master in zip(missing.items(), self.host.take_all(wishes), strict=True):
-            self._masters[key] = _Kept(master)
-            self._settle(key, self._seats_of(group))
-
-    def pack(self, group: Group) -> Master:
-        """The master of `group`, made the first time; masters that nothing needs any more go."""
-        key = _key(group)
-        if key in self._masters:
-            return self._masters[key].master
-        wish = self._wish(group)
-        if group.packed:
-            self._keep(group, packed_arena(self._card, wish.layout, wish.tensors))
-        else:
-            self._masters[key] = _Kept(self.host.take(wish))
-            self._settle(key, self._seats_of(group))
-        return self._masters[key].master
-
-    def _pack_smaller(self, groups: Sequence[Group]) -> None:
-        """Several at once: what takes the time is memory that is touched for the first time."""
-        wishes = deque(groups)
-        self._packs_away = self.host.room_left < sum(group.layout.bytes for group in groups)
-        under_way: deque[tuple[Group, Future[PackedArena]]] = deque()
-        with ThreadPoolExecutor(_AT_ONCE) as workers:
-            while wishes or under_way:
-                while wishes and len(under_way) < _AT_ONCE:
-                    group = wishes.popleft()
-                    wish = self._wish(group)
-                    job = workers.submit(packed_arena, self._card, wish.layout, wish.tensors)
-                    under_way.append((group, job))
-                group, job = under_way.popleft()
-                self._keep(group, job.result())
-
-    def _keep(self, group: Group, packed: PackedArena) -> None:
-        self.host.adopt(packed, pin=not group.stays)
-        key = _key(group)
-        self._masters[key] = _Kept(packed)
-        self._settle(key, self._seats_of(group))
-        if self._packs_away:
-            self._pack_away(group, packed)
-
-    def _pack_away(self, group: Group, packed: PackedArena) -> None:
-        """Let go the weights that were packed, where they take memory: they can be unpacked."""
-        each = self._seats_of(group)
-        if any(self.host.is_mapped(seat.like) for seat, _ in each):
-            return
-        self.hide(group)
-        like: dict[int, torch.Tensor] = {}
-        for seat, at in each:
-            if at not in like:
-                like[at] = torch.empty_like(seat.like, device="meta", requires_grad=False)
-                self.host.given_up(seat.like)
-            seat.pack_away(like[at], partial(self._unpacker.tensor, packed, at))
-
-    def _wish(self, group: Group) -> Wish:
-        unique = {at: seat.master for seat, at in reversed(self._seats_of(group))}
-        return Wish(group.layout, tuple(unique[at] for at in range(len(unique))))
-
-    def _settle(self, key: _Key, each: Sequence[tuple[Seat, int]]) -> None:
-        kept = self._masters[key]
-        ids = {id(seat.tensor) for seat, _ in each}
-        for seat, at in each if kept.master.packed is None else ():
-            seat.settle(kept.master.views[at])
-        kept.users |= ids
-        for other in [k for k, m in self._masters.items() if m is not kept and m.users & ids]:
-            self._masters[other].users -= ids
-            if not self._masters[other].users:
-                self.host.release(self._masters.pop(other).master)
-
-    def _pin_again(self, groups: Iterable[Group]) -> None:
-        """Where pins are short, masters of what streams come before those of what is there."""
-        pins = self.host.pins
-        idle = [self._masters[key].master for key in self._residents if key in self._masters]
-        for group in groups:
-            master = self._masters[_key(group)].master
-            size = pages(master.bytes)
-            if master.pinned or master.whole is None or size > pins.budget:
-                continue
-            while idle and pins.bytes + size > pins.budget:
-                self.host.release(idle.pop())
-            if pins.bytes + size <= pins.budget:
-                self.host.pin(master)
-
     def unpin_idle(self) -> None:
         """Hold in place only what passes through rings; between calls, when all copies are done."""
-        passing = {key for each in self._rings.values() for key in each.keys}
-        for key, kept in self._masters.items():
-            if key not in passing:
-                self.host.release(kept.master)
-
-    def _unpin(self) -> None:
-        while self._masters:
-            self.host.release(self._masters.popitem()[1].master)
+        self.store.unpin(but=[key for each in self._rings.values() for key in each.keys])
 
     # To the card and off it
 
     def stay(self, group: Group) -> None:
         """Put `group` on the card until it is dropped, in a buffer of its own."""
-        key = _key(group)
+        key = key_of(group)
         if key in self._residents:
             return
         if group.packed:
@@ -309,11 +188,11 @@ class Placement:
             return
         buffer = torch.empty(group.layout.bytes, dtype=torch.uint8, device=self._card.device)
         views = group.layout.views(buffer)
-        master = self._masters[key].master if key in self._masters else None
+        master = self.store.find(group)
         if master is not None and group.layout.bytes:
             self._bring(master, buffer)
         done: set[int] = set()
-        for seat, at in self._seats_of(group):
+        for seat, at in self.store.seats_of(group):
             if master is None and at not in done:
                 views[at].copy_(seat.master)
                 done.add(at)
@@ -322,11 +201,11 @@ class Placement:
 
     def _keep_packed(self, group: Group) -> None:
         """Put `group` on the card as it is stored; its tensors show that they are away."""
-        master = self.pack(group)
+        master = self.store.take(group)
         buffer = torch.empty(master.bytes, dtype=torch.uint8, device=self._card.device)
         self._bring(master, buffer)
         self.hide(group)
-        self._residents[_key(group)] = _Resident(group, buffer, master)
+        self._residents[key_of(group)] = _Resident(group, buffer, master)
 
     def _bring(self, master: Master, buffer: torch.Tensor) -> None:
         """Copy what was streamed so far; what is not in memory is read as it is for each use."""
@@ -343,7 +222,7 @@ class Placement:
 
     def drop_all_but(self, groups: Iterable[Group]) -> int:
         """Take all other groups off the card; their masters never left. The bytes freed."""
-        kept = {_key(group) for group in groups}
+        kept = {key_of(group) for group in groups}
         freed = 0
         for key in [key for key in self._residents if key not in kept]:
             gone = self._residents[key]
@@ -358,7 +237,7 @@ class Placement:
 
     def hide(self, group: Group) -> None:
         """Let the tensors of `group` show that they are away."""
-        for seat, _ in self._seats_of(group):
+        for seat, _ in self.store.seats_of(group):
             seat.bring(self._placeholders.like(seat.like))
 
     def close_rings(self, *, keep: Collection[int]) -> int:
@@ -414,27 +293,23 @@ class Placement:
         """Of what weights are converted into."""
         return 0 if self.converter is None else self.converter.bytes
 
-    def stored_bytes(self, group: Group) -> int:
-        """That are copied for a use of `group`, whose master is there."""
-        return self._masters[_key(group)].master.bytes
-
     def taken_by(self, group: Group) -> int:
         """On the card, by `group`, which is there."""
-        return self._residents[_key(group)].buffer.nbytes
+        return self._residents[key_of(group)].buffer.nbytes
 
     def fits_ring(self, number: int, groups: Sequence[Group], *, slots: int) -> bool:
         """Whether a ring is open for exactly these groups with so many slots."""
         found = self._rings.get(number)
         if found is None or found.slots != slots:
             return False
-        return found.keys == tuple(_key(group) for group in groups)
+        return found.keys == tuple(key_of(group) for group in groups)
 
     def open_ring(
         self, number: int, groups: Sequence[Group], *, slots: int, compares: bool
     ) -> None:
         """Slots that `groups`, packed, pass through."""
-        arenas = [self.pack(group) for group in groups]
-        self._pin_again(groups)
+        arenas = [self.store.take(group) for group in groups]
+        self.store.pin_for(groups, before=self._residents)
         ring = Ring(
             self._card,
             self._lane,
@@ -444,21 +319,21 @@ class Placement:
             scratch=self.scratch,
             compares=compares,
         )
-        keys = tuple(_key(group) for group in groups)
+        keys = tuple(key_of(group) for group in groups)
         self._rings[number] = _OpenRing(ring, keys, slots)
 
     def passing(self, group: Group) -> Passing:
         """How a hidden `group` passes through its ring, which is open, or is unpacked."""
-        each = self._seats_of(group)
+        each = self.store.seats_of(group)
         away = [self._placeholders.like(seat.like) for seat, _ in each]
         through: Ring | Kept
         if group.stays:
             assert self.scratch is not None
-            there = self._residents[_key(group)]
+            there = self._residents[key_of(group)]
             through = there.kept = Kept(there.buffer, self.scratch)
         else:
             through = self._rings[group.ring].ring
-        return Passing(group, self.pack(group), through, each, away, self._heads[group.head])
+        return Passing(group, self.store.take(group), through, each, away, self._heads[group.head])
 
     def bring_tables(self) -> None:
         """Put tables that modules keep as plain attributes on the card."""
@@ -490,27 +365,12 @@ class Placement:
         """What the module holds now, between two calls."""
         return Inventory(self._module, helds, self._card.device)
 
-    def _seats_of(self, group: Group) -> list[tuple[Seat, int]]:
-        """Each object once, with the index of its bytes."""
-        found = {
-            id(held.tensor): (self._seats[id(held.tensor)], at)
-            for held, at in zip(group.held, group.places, strict=True)
-        }
-        return list(found.values())
-
 
 @contextmanager
 def plain_mode() -> Iterator[None]:
     """Whatever the caller's mode: what is made here is written to in every mode."""
     with torch.inference_mode(False), torch.no_grad():
         yield
-
-
-def _key(group: Group) -> _Key:
-    first: dict[int, int] = {}
-    for held, at in zip(group.held, group.places, strict=True):
-        first.setdefault(at, id(held.tensor))
-    return group.packed, tuple(first.values())
 
 
 def _restore(seats: dict[int, Seat], husks: Sequence[Husk]) -> None:
