@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
 
 import torch
 from torch import nn
@@ -11,6 +10,7 @@ from torch.nn.parameter import is_lazy
 
 from tightfit.errors import InputError
 from tightfit.weigh.blocks import Block, Leaf, Weights
+from tightfit.weigh.paths import upwards
 from tightfit.weigh.tensors import (
     Held,
     Kind,
@@ -131,7 +131,7 @@ class _Cut:
         self._own = own
         self._below: dict[str, int] = defaultdict(int)  # with everything inside
         for path, size in own.items():
-            for above in _upwards(path):
+            for above in upwards(path):
                 self._below[above] += size
         self._whole = self._below[""]
         self._paths = {id(module): path for path, module in root.named_modules()}
@@ -147,7 +147,7 @@ class _Cut:
     def homes(self) -> dict[str, str]:
         """For each leaf, the path of its block: the head it lies in, or itself."""
         return {
-            leaf: next((above for above in _upwards(leaf) if above in self._heads), leaf)
+            leaf: next((above for above in upwards(leaf) if above in self._heads), leaf)
             for leaf in self._own
         }
 
@@ -190,11 +190,3 @@ class _Cut:
     def _weighty(self, module: nn.Module) -> list[nn.Module]:
         """Children that own weights, or have such below them."""
         return [child for child in module.children() if self._below.get(self._paths[id(child)])]
-
-
-def _upwards(path: str) -> Iterator[str]:
-    """`path`, and every path above it up to the root's empty one."""
-    while path:
-        yield path
-        path = path.rpartition(".")[0]
-    yield ""

@@ -17,6 +17,7 @@ from torch.utils.flop_counter import flop_registry
 
 from tightfit.weigh.blocks import Block, Leaf, Weights
 from tightfit.weigh.dry import DryRun, Fused, FusedKernels, Onlooker, dry_run
+from tightfit.weigh.paths import holds
 from tightfit.weigh.places import Places
 from tightfit.weigh.shapes import tensors_in
 from tightfit.weigh.shells import has_wrapper
@@ -103,7 +104,7 @@ class Order:
     def across(self, weights: Weights) -> tuple[Foreign, ...]:
         """Foreign uses that reach into a block from outside: moving whole blocks misses them."""
         homes = {leaf.name: block.name for block in weights.blocks for leaf in block.leaves}
-        return tuple(use for use in self.foreign if not _holds(homes.get(use.owner, ""), use.unit))
+        return tuple(use for use in self.foreign if not holds(homes.get(use.owner, ""), use.unit))
 
 
 def run_order(module: nn.Module, call: Callable[[], object]) -> Order:
@@ -157,7 +158,7 @@ def joined(weights: Weights, order: Order) -> Weights:
     blocks: dict[str, list[Leaf]] = {}
     for block in weights.blocks:
         # The outermost of the units that it lies in; they lie in one another or apart.
-        home = min((unit for unit in units if _holds(unit, block.name)), key=len, default=None)
+        home = min((unit for unit in units if holds(unit, block.name)), key=len, default=None)
         blocks.setdefault(block.name if home is None else home, []).extend(block.leaves)
     return replace(weights, blocks=tuple(Block(n, tuple(b)) for n, b in blocks.items()))
 
@@ -259,7 +260,7 @@ class _Watch(Onlooker):
         owner = held.leaf
         self._used.setdefault(held.path)
         if owner and owner not in self._running:
-            inside = [path for path in self._running if _holds(path, owner)]
+            inside = [path for path in self._running if holds(path, owner)]
             name = held.path.removeprefix(f"{owner}.")
             user = self._running[-1] if self._running else ""
             use = Foreign(owner, name, user, inside[-1] if inside else "")
@@ -287,8 +288,3 @@ def _work(func: Any, args: Any, kwargs: Any, result: Any) -> int:
     formula = flop_registry.get(func.overloadpacket)
     flops = 0 if formula is None else int(formula(*args, **kwargs, out_val=result))
     return flops + BYTE_WORK * sum(tensor.nbytes for tensor in tensors_in(result))
-
-
-def _holds(above: str, below: str) -> bool:
-    """Whether the module at `above` is the one at `below`, or holds it."""
-    return not above or above == below or below.startswith(f"{above}.")

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 
 from tightfit.place.streaming.layout import ALIGNMENT, Layout
 from tightfit.weigh.conversions import Converted, Layer
+from tightfit.weigh.paths import holds, upwards
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,9 +84,9 @@ def uses_of(layers: Iterable[Layer], foreign: Mapping[str, Iterable[str]]) -> tu
         head, anchors = layer.name, [layer.name]
         for each in layer.weights:
             for unit in foreign.get(each.held.path, ()):
-                if not any(_holds(anchor, unit) for anchor in anchors):
+                if not any(holds(anchor, unit) for anchor in anchors):
                     anchors.append(unit)
-                    head = unit if _holds(unit, head) else head
+                    head = unit if holds(unit, head) else head
         found.append(Use.of(layer, anchors, head))
     return tuple(found)
 
@@ -120,20 +121,9 @@ def _beside(uses: Sequence[Use]) -> dict[int, set[int]]:
             at_anchor[anchor].append(at)
     found: dict[int, set[int]] = defaultdict(set)
     for anchor, here in at_anchor.items():
-        above = {at for path in _upwards(anchor) for at in at_anchor.get(path, ())}
+        above = {at for path in upwards(anchor) for at in at_anchor.get(path, ())}
         for at in here:
             for other in above - {at}:
                 found[at].add(other)
                 found[other].add(at)
     return found
-
-
-def _holds(above: str, below: str) -> bool:
-    return not above or above == below or below.startswith(f"{above}.")
-
-
-def _upwards(path: str) -> Iterator[str]:
-    while path:
-        yield path
-        path = path.rpartition(".")[0]
-    yield ""

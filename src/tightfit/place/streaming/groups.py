@@ -17,6 +17,7 @@ from tightfit.place.streaming.berths import slot_of
 from tightfit.plan.streaming.residency import Residency
 from tightfit.weigh.blocks import Block, Weights
 from tightfit.weigh.order import Order
+from tightfit.weigh.paths import holds, upwards
 from tightfit.weigh.shells import Inner, inner_of, is_shell, outer_of, plain, why_unknown
 from tightfit.weigh.tally import extent
 from tightfit.weigh.tensors import Held, identity, weights
@@ -197,7 +198,7 @@ def _parts(block: Block) -> Iterator[tuple[str, str]]:
 def _head(name: str, blocks: Weights, held: Sequence[Held]) -> str:
     """The module that a piece is called by: a block, or else the owner."""
     for block in blocks.blocks:
-        if (block.name or "root") == name and all(_holds(block.name, h.leaf) for h in held):
+        if (block.name or "root") == name and all(holds(block.name, h.leaf) for h in held):
             return block.name
     return held[0].leaf
 
@@ -215,7 +216,7 @@ def _group(
     anchors = dict.fromkeys([head, *(each.leaf for each in held)])
     for each in held:
         for unit in foreign.get(each.path, ()):
-            if any(_holds(anchor, unit) for anchor in anchors):
+            if any(holds(anchor, unit) for anchor in anchors):
                 continue
             if not unit and not stays:
                 raise UsageError(
@@ -223,7 +224,7 @@ def _group(
                     "the whole covers that: it has to stay on the card."
                 )
             anchors[unit] = None
-            head = unit if _holds(unit, head) else head
+            head = unit if holds(unit, head) else head
     places = tuple(index[identity(each.tensor)] for each in held)
     return Group(name, stays, Layout.of(unique), tuple(held), places, tuple(anchors), head)
 
@@ -238,7 +239,7 @@ def _foreign(module: nn.Module, helds: Sequence[Held], order: Order | None) -> d
         found[use.path].append(use.unit)
     for path, part in module.named_modules():
         for held in helds if isinstance(part, _REACHING) else ():
-            if held.leaf != path and _holds(path, held.leaf):
+            if held.leaf != path and holds(path, held.leaf):
                 found[held.path].append(path)
     for held in helds:
         whole = outer_of(held).path
@@ -259,7 +260,7 @@ def _coloured(groups: Sequence[Group]) -> Iterator[Group]:
             at_anchor[anchor].append(at)
     beside: dict[int, set[int]] = defaultdict(set)
     for anchor, here in at_anchor.items():
-        above = [at for path in _upwards(anchor) for at in at_anchor.get(path, ())]
+        above = [at for path in upwards(anchor) for at in at_anchor.get(path, ())]
         for at in here:
             beside[at].update(other for other in above if other != at)
             for other in above:
@@ -314,14 +315,3 @@ def _torn(helds: Iterable[Held]) -> dict[str, str]:
             if end > reach:
                 reach, widest = end, held
     return found
-
-
-def _holds(above: str, below: str) -> bool:
-    return not above or above == below or below.startswith(f"{above}.")
-
-
-def _upwards(path: str) -> Iterator[str]:
-    while path:
-        yield path
-        path = path.rpartition(".")[0]
-    yield ""
