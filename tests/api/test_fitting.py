@@ -178,6 +178,41 @@ def test_room_that_no_plan_can_use_is_planned_for_once(monkeypatch: pytest.Monke
     tightfit.unfit(net)
 
 
+class Greedy(nn.Module):
+    """Takes as much as its input says, which no dry run can tell."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        held = torch.empty(int(x[0, 0]), device=x.device)
+        result: torch.Tensor = self.layer(x) + 0 * held.numel()
+        return result
+
+
+@pytest.mark.parametrize("allocator", ["exact", "native"])
+def test_a_call_does_not_pass_a_budget_below_the_card(allocator: str) -> None:
+    """Whatever was foreseen: it is made again, and refused where it cannot be within."""
+    card = opened(f"256MiB,allocator={allocator}")
+    module = Greedy().eval()
+    x = torch.zeros(2, WIDTH)
+    with torch.no_grad():
+        tightfit.fit(module, card=card, vram="48MiB")
+        module(x)
+        x[0, 0] = 32 * MIB // 4
+        module(x)
+        x[0, 0] = 64 * MIB // 4
+        with pytest.raises(MemoryShortage):
+            module(x)
+        reading = card.read()
+        assert reading.peak_reserved is not None
+        assert reading.peak_reserved <= 48 * MIB
+        x[0, 0] = 0
+        module(x)
+    tightfit.unfit(module)
+
+
 def test_a_larger_input_makes_weights_leave_and_a_smaller_one_brings_them_back_slowly() -> None:
     """The next shape is weighed before it is run: nothing fails first."""
     module, small, large = network(), inputs(8), inputs(64)

@@ -350,7 +350,7 @@ class Fitted:
         """
         if self.terms.fixed is not None:
             return first()
-        values, failure = once(first, self.card, self._kept.keepsakes)
+        values, failure = once(lambda: self._within(first), self.card, self._kept.keepsakes)
         if values:
             return values[0]
         self._note(f"{stage.name} {self.calls} ran out of memory and was done again: {failure}")
@@ -359,8 +359,9 @@ class Fitted:
         def rungs() -> Iterator[Rung[Any]]:
             for part in PARTS:
                 less = max(room // part, min(MIB, room // PARTS[1]))
-                yield Rung(f"{format_bytes(less)} left out", partial(again, less, self.terms.mode))
-            yield Rung("everything streamed", partial(again, 0, "none"))
+                left_out = partial(again, less, self.terms.mode)
+                yield Rung(f"{format_bytes(less)} left out", partial(self._within, left_out))
+            yield Rung("everything streamed", partial(self._within, partial(again, 0, "none")))
 
         ladder = Ladder(
             self.card,
@@ -373,6 +374,17 @@ class Fitted:
             notes=self.notes,
         )
         return ladder.climb(stage, rungs())
+
+    def _within(self, call: Callable[[], Any]) -> Any:
+        """What `call` gives, while the allocator is bounded by a budget below the card.
+
+        Not under cudaMallocAsync, which would have to have a pool made anew for each call.
+        """
+        supply = self.terms.supply
+        if supply.budget >= supply.total or self.card.allocator == "async":
+            return call()
+        with self.card.cap(supply.budget):
+            return call()
 
     def _to_card(self, leaf: object) -> object:
         if isinstance(leaf, torch.Tensor) and leaf.device.type == "cpu":
