@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import signal
+import threading
 from collections.abc import Callable, Hashable, Iterator
-from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
@@ -129,21 +130,20 @@ def _refuse_stored(module: nn.Module, method: str) -> None:
 
 
 def _uninterrupted(write: Callable[[], Any]) -> Any:
-    def work() -> Any:
+    """What `write` gives; Ctrl-C, which reaches the main thread alone, counts when it is over."""
+    before = signal.getsignal(signal.SIGINT)
+    if threading.current_thread() is not threading.main_thread() or before is None:
+        return write()
+    came: list[int] = []
+    signal.signal(signal.SIGINT, lambda number, _: came.append(number))
+    try:
         with torch.no_grad():
-            return write()
-
-    with ThreadPoolExecutor(1) as worker:
-        job = worker.submit(work)
-        interrupt: KeyboardInterrupt | None = None
-        while not job.done():
-            try:
-                wait([job])
-            except KeyboardInterrupt as error:
-                interrupt = error
-        if interrupt is not None:
-            raise interrupt
-        return job.result()
+            value = write()
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if came:
+        signal.raise_signal(signal.SIGINT)
+    return value
 
 
 def _tuners(module: nn.Module) -> Iterator[tuple[str, Any]]:
