@@ -88,6 +88,10 @@ def pack_file(original: Layout, target: Path, tell: Tell) -> Counts:
         out.write(made.header().ljust(start - LENGTH, b" "))
         out.truncate(start + made.reached)
     found = is_packed_of(target, original, tell)
+    return _checked(found, target)
+
+
+def _checked(found: Counts | None, target: Path) -> Counts:
     if found is None:
         raise JobFailed(
             f"What was written to {target} is not what was read back: "
@@ -125,12 +129,7 @@ def unpack_file(packed: PackedFile, target: Path, tell: Tell) -> Counts:
             _write(out, packed.unpacked(entry.name))
             tell(entry.nbytes)
     found = is_unpacked_of(target, packed, tell)
-    if found is None:
-        raise JobFailed(
-            f"What was written to {target} is not what was read back: "
-            "the disk or the memory is at fault."
-        )
-    return found
+    return _checked(found, target)
 
 
 def is_unpacked_of(path: Path, packed: PackedFile, tell: Tell) -> Counts | None:

@@ -118,6 +118,8 @@ class Keeping:
         call: the number of the call that is about to be made; None is none yet.
         session: what streams them; None is that they are on the host.
         keepsakes: what the module kept on itself when they were placed.
+        unpacking: bytes that a call takes to unpack weights, beside what it needs and what they
+            come to.
     """
 
     module: nn.Module
@@ -127,6 +129,7 @@ class Keeping:
     changes: list[Change] = field(default_factory=list)
     call: int | None = None
     session: Streaming | None = None
+    unpacking: int = 0
     _stack: ExitStack = field(default_factory=ExitStack)
     _placement: _Placement | None = None
     _more: int = 0
@@ -148,6 +151,7 @@ class Keeping:
     def close(self) -> None:
         """They are on the host, until they are placed again; harmless when repeated."""
         self._placement = self.session = None
+        self.unpacking = 0
         self._stack.close()
 
     def settle(self, need: Need, arriving: int, now: Reading) -> None:
@@ -182,13 +186,6 @@ class Keeping:
             self._more, self._grew = 0, len(self.changes) > moved
             # A plan takes the host milliseconds, and one that gains nothing is not made again.
             self._vain = 0 if self._grew else spare + worth // 4
-
-    @property
-    def unpacking(self) -> int:
-        """Bytes that a call takes to unpack weights, beside what it needs and what they come to."""
-        groups = () if self.session is None else self.session.groups
-        most = max((group.layout.bytes for group in groups if group.packed), default=0)
-        return scratch_for(most, self.card.device.type) if most else 0
 
     def supply_now(self) -> Supply:
         """What there is now, our own weights apart."""
@@ -306,6 +303,8 @@ class Keeping:
                 self.session.change(residency, room=room)
         finally:
             self._moving += time.perf_counter() - start
+        sizes = [group.layout.bytes for group in self.session.groups if group.packed]
+        self.unpacking = scratch_for(max(sizes), self.card.device.type) if sizes else 0
         return self.session.residency
 
     def _packs(self) -> tuple[Packs, Rate]:
