@@ -18,7 +18,8 @@ timed apart; then steps run one after another, and the median counts. Side by si
 peers           where they run; a failure is a row with a note
 
 FLUX.2 is on the host once: the process that ran it resident brings its weights to the host, and
-streams them, first as they are and then packed.
+streams them, first as they are and then packed. ``--traced`` says of each row of ours where the
+time of a step goes (`stream_trace.py`); what it sets in the queues of the card is in the figures.
 """
 
 from __future__ import annotations
@@ -44,6 +45,7 @@ from provenance import machine_of, versions_of
 from rows import write
 from stream_files import Results
 from stream_jobs import (
+    EVERY,
     FULL,
     MINE,
     MINI,
@@ -54,6 +56,8 @@ from stream_jobs import (
     Job,
     Model,
     Run,
+    building,
+    models_of,
     rows_of,
     runs_of,
 )
@@ -110,7 +114,7 @@ def measure(
     rows = in_order(bench.rows, jobs)
     print(table(rows))
     if OURS in options.who:
-        print(summary(jobs, rows))
+        print(summary([job for job in jobs if job.raw], rows))
     if PACKED in options.who:
         print("packed:")
         ours = packed_rows.renamed(rows, jobs)
@@ -128,15 +132,16 @@ def wanted(jobs: Sequence[Job], who: Sequence[str]) -> list[Run]:
 def plan(jobs: Sequence[Job], who: Sequence[str]) -> str:
     """What will be run, and the seconds that are expected of it."""
     lines, total = [], 0.0
-    for model, group in groupby(jobs, key=lambda job: job.model):
-        runs = wanted(list(group), who)
-        lines.append(f"{model.build_seconds:6.0f} s  {model.name}: on the free card")
+    for network, each in groupby(jobs, key=lambda job: job.model.network):
+        group = list(each)
+        runs, seconds = wanted(group, who), building(group)
+        lines.append(f"{seconds:6.0f} s  {network}: on the free card")
         lines += [
             f"{run.seconds:6.0f} s  {run.job.name} | {run.who}"
             + (", if time is left" if run.extra else "")
             for run in runs
         ]
-        total += model.build_seconds + sum(run.seconds for run in runs if not run.extra)
+        total += seconds + sum(run.seconds for run in runs if not run.extra)
     return "\n".join([*lines, f"{total:6.0f} s  in all, without what runs if time is left"])
 
 
@@ -179,10 +184,9 @@ class Bench:
         self._end: float = time.monotonic() + self.options.seconds
         if self.options.touch:
             touch(parse_bytes(self.options.touch))
-        every = (*FULL, *MINI)
-        self._files = [Results.raw(self.raw, every)] if self.raw else []
-        self._files += [Results.packed(self.packed, every)] if self.packed else []
-        models = [list(group) for _, group in groupby(self.jobs, key=lambda job: job.model)]
+        self._files = [Results.raw(self.raw, EVERY)] if self.raw else []
+        self._files += [Results.packed(self.packed, EVERY)] if self.packed else []
+        models = [list(group) for _, group in groupby(self.jobs, key=lambda job: job.model.network)]
         ballast: Ballast | None = None
         process: subprocess.Popen[bytes] | None = None
         if not self.options.cpu:
@@ -197,7 +201,7 @@ class Bench:
     def _needed(self, models: Sequence[Sequence[Job]]) -> float:
         """Seconds that networks to come need for what has to run."""
         return sum(
-            jobs[0].model.build_seconds
+            building(jobs)
             + sum(run.seconds for run in wanted(jobs, self.options.who) if not run.extra)
             for jobs in models
         )
@@ -205,20 +209,21 @@ class Bench:
     def _network(self, jobs: Sequence[Job], ballast: Ballast | None, later: float) -> None:
         """Everything about one network."""
         model, runs = jobs[0].model, wanted(jobs, self.options.who)
-        if self._left() < model.build_seconds:
+        seconds = building(jobs)
+        if self._left() < seconds:
             self.late += runs
             return
-        folder = self.folder / model.name
+        folder = self.folder / model.network
         folder.mkdir()
         shelf = Shelf.open(folder)
         try:
             own = [run for run in runs if model.alone and run.who in MINE]
-            seconds = model.build_seconds + sum(run.seconds for run in own)
-            found = self._process(
-                [RESIDENT, *(run.label for run in own)], model, shelf, ballast, seconds
-            )
-            for row in found:
-                self._keep([replace(row, job=job.name) for job in jobs] if not row.job else [row])
+            seconds += sum(run.seconds for run in own)
+            what = [RESIDENT, *(run.label for run in own)]
+            for row in (found := self._process(what, models_of(jobs), shelf, ballast, seconds)):
+                names = [job.name for job in jobs if job.model.title == row.job]
+                of_all = row.who == RESIDENT
+                self._keep([replace(row, job=name) for name in names] if of_all else [row])
             if not any(row.who == RESIDENT and row.completed for row in found):
                 words = "the resident run failed, so that there is nothing to compare with"
                 self._keep(
@@ -243,7 +248,7 @@ class Bench:
             return
         for margin in MARGINS if takes_budget(run.who) else MARGINS[:1]:
             found = self._process(
-                [run.who, run.job.name], run.job.model, shelf, ballast, run.seconds, margin
+                [run.who, run.job.name], [run.job.model], shelf, ballast, run.seconds, margin
             )
             self._keep(found)
             short = any("OutOfMemoryError" in row.note for row in found)
@@ -253,7 +258,7 @@ class Bench:
     def _process(
         self,
         what: Sequence[str],
-        model: Model,
+        models: Sequence[Model],
         shelf: Shelf,
         ballast: Ballast | None,
         seconds: float,
@@ -262,10 +267,12 @@ class Bench:
         """Run it, killed when it takes much too long; the rows that it wrote."""
         part = shelf.list.with_name("rows.json")
         part.unlink(missing_ok=True)
-        command = [sys.executable, __file__, "--row", *what, "--model", model.name]
+        command = [sys.executable, __file__, "--row", *what]
+        command += ["--model", *(model.title for model in models)]
         command += ["--folder", str(part.parent), "--shelf", str(shelf.file)]
         command += ["--margin", str(margin), "--who", ",".join(self.options.who)]
         command += ["--cpu"] if self.options.cpu else []
+        command += ["--traced"] if self.options.traced else []
         command += ["--commit", self.options.commit] if self.options.commit else []
         descriptors = [shelf.file]
         if ballast is not None:
@@ -318,12 +325,13 @@ def parser(about: str, *, who: Sequence[str], results: Path) -> argparse.Argumen
     parser.add_argument("--who", type=_names, default=tuple(who), help=f"some of {whos}")
     parser.add_argument("--seconds", type=float, default=560, help="no row starts later")
     parser.add_argument("--touch", help="bytes of host memory to take and give back first")
+    parser.add_argument("--traced", action="store_true", help="say where the time of a step goes")
     parser.add_argument("--plan", action="store_true", help="print what would be run, and stop")
     parser.add_argument("--commit", help="of this source, where git cannot tell")
     parser.add_argument("-o", "--output", type=Path, help=f"default: {results.name}")
-    for name in ("--model", "--ballast"):
-        parser.add_argument(name, help=argparse.SUPPRESS)
-    parser.add_argument("--row", nargs="+", help=argparse.SUPPRESS)
+    parser.add_argument("--ballast", help=argparse.SUPPRESS)
+    for name in ("--model", "--row"):
+        parser.add_argument(name, nargs="+", help=argparse.SUPPRESS)
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--shelf", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--margin", type=int, default=MARGINS[0], help=argparse.SUPPRESS)
@@ -339,16 +347,16 @@ def _names(text: str) -> tuple[str, ...]:
 
 def _one_process(options: argparse.Namespace) -> None:
     """``--row WHO JOB…``; ``resident`` has labels of rows that run in the same process."""
-    from stream_run import Place, come_home, resident, row_of, shelve
+    from stream_run import Place, built, come_home, resident, row_of, shelve
 
     who = options.row[0]
-    jobs = {job.name: job for job in (MINI if options.cpu else FULL)}
+    jobs = {job.name: job for job in EVERY}
     ballast = None
     if options.ballast:
         answers, orders = map(int, options.ballast.split(","))
         ballast = Ballast(answers, orders)
     shelf = Shelf(options.shelf, options.folder / "shelf.json")
-    place = Place(ballast, options.folder, shelf)
+    place = Place(ballast, options.folder, shelf, traced=options.traced)
     card = place.free_card()
     machine, versions = machine_of(card), versions_of(options.commit)
     for library in _LIBRARIES:
@@ -362,11 +370,13 @@ def _one_process(options: argparse.Namespace) -> None:
 
     module = None
     if who == RESIDENT:
-        model = next(job.model for job in jobs.values() if job.model.name == options.model)
-        row, module, inputs = resident(place, model, card)
-        del inputs
-        keep(row)
-        if not model.alone:
+        models = [model for model in models_of(EVERY) if model.title in options.model]
+        network = built(models[0], card)
+        for model in models:
+            keep(resident(place, model, card, network))
+        module = network.module
+        del network
+        if not models[0].alone:
             shelve(place, module, card)
             return
         come_home(module, card)

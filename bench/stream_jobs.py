@@ -16,7 +16,9 @@ RESIDENT = "resident"
 LEAF, BLOCK = "diffusers group leaf", "diffusers group block"
 MMGP, ACCELERATE = "mmgp", "accelerate device_map"
 PEERS = (LEAF, BLOCK, MMGP, ACCELERATE)
-DTYPES = {"bf16": "bfloat16", "fp32": "float32"}
+DTYPES = {"bf16": "bfloat16", "fp32": "float32", "fp8": "bfloat16"}
+"""What is computed in, for each way to store."""
+EIGHT_BITS = "fp8"
 _START = 14.0
 """Seconds that a process takes to import everything and to open the card."""
 
@@ -30,7 +32,7 @@ class Model:
         spec: names it.
         size: of what it makes.
         shown: that size in the names of jobs.
-        dtype: one of `DTYPES`.
+        dtype: one of `DTYPES`; `EIGHT_BITS` is of the weights of linear layers, with scales.
         weights: bytes, about; what its seconds are guessed from.
         step: seconds of a step with everything on the card, about.
         alone: it is so large that its weights are on the host once: the process that ran it
@@ -47,9 +49,24 @@ class Model:
     alone: bool = False
 
     @property
+    def network(self) -> str:
+        """Of its weights, whatever they make: those of one name are drawn once."""
+        return f"{self.name} {self.dtype}"
+
+    @property
+    def title(self) -> str:
+        """As the names of its jobs begin."""
+        return " ".join((self.name, self.shown, self.dtype))
+
+    @property
     def build_seconds(self) -> float:
         """Expected: weights drawn on the card, the resident run, weights to the host."""
-        return _START + 9 * self.step + 0.45e-9 * self.weights
+        return _START + self.run_seconds + 0.45e-9 * self.weights
+
+    @property
+    def run_seconds(self) -> float:
+        """Expected of the resident run alone."""
+        return 9 * self.step
 
 
 @dataclass(frozen=True)
@@ -79,6 +96,7 @@ class Job:
         full: the room has to be used (`stream_rows.SHARE`).
         behind: the limit is the resident time: copies have to hide behind it.
         packed: what packed streaming has to reach; None is that it is not measured.
+        raw: it is measured without packing, too.
     """
 
     model: Model
@@ -89,12 +107,12 @@ class Job:
     full: bool = False
     behind: bool = False
     packed: PackedBar | None = None
+    raw: bool = True
 
     @property
     def name(self) -> str:
         """Of its rows; no name begins with another."""
-        model = self.model
-        return " ".join((model.name, model.shown, model.dtype, self.card))
+        return f"{self.model.title} {self.card}"
 
     @property
     def bytes(self) -> int:
@@ -151,10 +169,21 @@ def rows_of(what: Sequence[str]) -> list[tuple[str, str]]:
     return [(each, name) for each, _, name in parts]
 
 
+def models_of(jobs: Sequence[Job]) -> list[Model]:
+    """Each once."""
+    return list(dict.fromkeys(job.model for job in jobs))
+
+
+def building(jobs: Sequence[Job]) -> float:
+    """Seconds that are expected of one network with all that its jobs make, on the free card."""
+    first, *others = models_of(jobs)
+    return first.build_seconds + sum(model.run_seconds for model in others)
+
+
 def runs_of(jobs: tuple[Job, ...]) -> list[Run]:
     """All rows of one network: ours, then the peers that have to be, then the others."""
     return [
-        *(Run(job, OURS) for job in jobs),
+        *(Run(job, OURS) for job in jobs if job.raw),
         *(Run(job, PACKED) for job in jobs if job.packed),
         *(Run(job, who) for job in jobs for who in job.peers),
         *(Run(job, who, extra=True) for job in jobs for who in job.extras),
@@ -188,6 +217,29 @@ FULL = (
 """In the order in which they run: what takes most of the host comes last."""
 
 
+def _eight_bits(name: str, side: int, card: str, weights: int, step: float) -> Job:
+    """Already as few bytes as it has: there is nothing to pack, and one row of ours."""
+    model = Model(
+        name,
+        f"{name}/transformer",
+        Size(side, side),
+        f"{side}",
+        EIGHT_BITS,
+        weights,
+        step,
+        alone=True,
+    )
+    return Job(model, card, 1.05, packed=PackedBar("limit", 1.05), raw=False)
+
+
+EIGHT = (
+    _eight_bits("flux.2-dev", 256, "16GiB", 30_750 * MIB, 0.15),
+    _eight_bits("flux.2-dev", 1024, "16GiB", 30_750 * MIB, 0.6),
+    _eight_bits("flux.2-dev", 2048, "16GiB", 30_750 * MIB, 2.5),
+)
+"""Stored in eight bits, the same weights for all sizes; `packed.py` has them."""
+
+
 def _mini(name: str, part: str, size: Size, dtype: str = "fp32", *, alone: bool = False) -> Model:
     spec = f"{name}/{part}"
     return Model(name, spec, size, f"{size.width}", dtype, 20 * MIB, 0.5, alone=alone)
@@ -211,3 +263,11 @@ MINI = (
     ),
 )
 """The same steps where there is no GPU."""
+
+EIGHT_MINI = (
+    _eight_bits("flux.2-dev-mini", 64, "5MiB", 6 * MIB, 0.2),
+    _eight_bits("flux.2-dev-mini", 128, "5MiB", 6 * MIB, 0.2),
+)
+
+EVERY = (*FULL, *EIGHT, *MINI, *EIGHT_MINI)
+"""In the order in which rows stand in a file."""

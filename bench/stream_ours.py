@@ -48,14 +48,19 @@ class Seen:
 
 @contextmanager
 def ours(
-    module: nn.Module, card: Card, example: dict[str, Any], *, pack: str = "off"
+    module: nn.Module,
+    card: Card,
+    example: dict[str, Any],
+    *,
+    pack: str = "off",
+    traces: bool = False,
 ) -> Iterator[Callable[[], Seen]]:
     """While inside, `module` (on the host) runs on `card`; what is given tells what was seen.
 
     Without a budget: all that is free on the card is its room. `example` is what a step is given;
-    `pack` as `tightfit.fit` has it.
+    `pack` and `traces` as `tightfit.fit` has them.
     """
-    tightfit.fit(module, card=card, example=example, pack=pack)
+    tightfit.fit(module, card=card, example=example, pack=pack, traces=traces)
     try:
         yield lambda: _seen(tightfit.fitted(module))
     finally:

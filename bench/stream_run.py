@@ -13,12 +13,14 @@ from typing import Any
 
 import torch
 from ballast import Ballast
-from held_card import reside
-from stream_jobs import DTYPES, MINE, PACKED, RESIDENT, Job, Model
+from held_card import Resident, reside
+from stream_eight_bits import converting, store
+from stream_jobs import DTYPES, EIGHT_BITS, MINE, PACKED, RESIDENT, Job, Model
 from stream_ours import Seen, ours
 from stream_peers import Room, budget_of, prepare
 from stream_rows import StreamRow, least_copied, limit_of
 from stream_steps import Inputs, Timed, digest, host_seconds, inputs_of, rms, same_bits, timed
+from stream_trace import where_time_goes
 from stream_weights import Shelf, bring_home
 from torch import nn
 
@@ -69,15 +71,23 @@ class Place:
         ballast: makes the CUDA card small; None is that cards are virtual.
         folder: for what processes tell one another.
         shelf: of the weights.
+        traced: rows of ours say where the time of a step goes.
     """
 
     ballast: Ballast | None
     folder: Path
     shelf: Shelf
+    traced: bool = False
 
     def free_card(self) -> Card:
         """With everything free."""
         return open_card(_FREE if self.ballast is None else "cuda:0")
+
+    def of(self, model: Model) -> Path:
+        """The folder of what is known of one size."""
+        folder = self.folder / model.shown
+        folder.mkdir(exist_ok=True)
+        return folder
 
     def packs(self, who: str) -> str:
         """What `who` of ours does about packing; of a virtual card no rates are known."""
@@ -100,28 +110,43 @@ class Place:
             self.ballast.leave(None)
 
 
-def resident(place: Place, model: Model, card: Card) -> tuple[StreamRow, nn.Module, Inputs]:
-    """Draw the weights on the free card, run them there, and write down what the others need."""
+def built(model: Model, card: Card) -> Resident:
+    """Draw the weights on the free card, and store them there as they are to be."""
     part, dtype = _part(model)
     network = reside(part, card, dtype=dtype)
     enliven(network.module)
+    if model.dtype == EIGHT_BITS:
+        store(network.module)
+        card.trim()
+    return network
+
+
+def resident(place: Place, model: Model, card: Card, network: Resident) -> StreamRow:
+    """Run it on the free card, where it lies, and write down what the others need.
+
+    What is stored in eight bits is converted by hooks that know nothing of streaming or of plans.
+    """
+    part, dtype = _part(model)
     inputs = inputs_of(part, network.outline, model.size, dtype=dtype, device=card.device)
     card.reset_peaks()
     held = card.read().allocated or 0
-    done = timed(card, inputs.into(network.module))
+    with converting(network.module, dtype):
+        done = timed(card, inputs.into(network.module))
     after = card.read()
     size = weight_bytes(network.module)
     told = digest(done.late)
     notes = [RANDOM, f"output sha256 {told}"]
+    if model.dtype == EIGHT_BITS:
+        notes.append("each layer converted as it is called, by hooks of this benchmark")
     if not same_bits(done.early, done.late):
         notes.append("**two steps gave different bits**")
     if not torch.isfinite(done.late).all():
         notes.append("**the output is not finite**")
     Whole(done.typical, max(0, (after.peak_allocated or 0) - held), told).keep(
-        place.folder, done.late
+        place.of(model), done.late
     )
-    row = StreamRow(
-        "",
+    return StreamRow(
+        model.title,
         RESIDENT,
         seconds=done.typical,
         all_seconds=done.seconds,
@@ -137,7 +162,6 @@ def resident(place: Place, model: Model, card: Card) -> tuple[StreamRow, nn.Modu
         digest=told,
         note="; ".join(notes),
     )
-    return row, network.module, inputs
 
 
 def enliven(module: nn.Module) -> None:
@@ -182,7 +206,7 @@ def _measured(
     place: Place, job: Job, row: StreamRow, margin: int, module: nn.Module | None
 ) -> StreamRow:
     part, dtype = _part(job.model)
-    whole, wanted = Whole.read(place.folder)
+    whole, wanted = Whole.read(place.of(job.model))
     card = (
         open_card(_SMALL.format(bytes=job.bytes)) if place.ballast is None else open_card("cuda:0")
     )
@@ -211,11 +235,17 @@ def _measured(
         copied: int | None = None
         start = time.perf_counter()
         if row.who in MINE:
-            with ours(module, card, inputs.values, pack=place.packs(row.who)) as look:
+            packs = place.packs(row.who)
+            with ours(module, card, inputs.values, pack=packs, traces=place.traced) as look:
                 card.sync()
                 ready, placed = time.perf_counter() - start, card.read()
                 done, copied, seen, work = _ours(card, module, inputs, look)
                 after = card.read()
+                if place.traced:
+                    spent = where_time_goes(
+                        card, inputs.into(module), seconds=done.typical, stall=seen.stall, work=work
+                    )
+                    seen = replace(seen, words="; ".join(filter(None, (seen.words, spent))))
         else:
             budget = budget_of(room=room, activations=whole.activations, margin=margin)
             prepare(row.who, module, Room(card.device, budget))

@@ -20,11 +20,17 @@ import packed_rows
 import pytest
 import stream
 import stream_steps
+import stream_trace
 import torch
 from ballast import Ballast
 from held_card import reside
 from rows import write
+from safetensors.torch import save_file
+from stream_eight_bits import STORED, converting, store
 from stream_jobs import (
+    EIGHT,
+    EIGHT_MINI,
+    EVERY,
     FULL,
     LEAF,
     MINI,
@@ -36,6 +42,7 @@ from stream_jobs import (
     Job,
     PackedBar,
     Run,
+    building,
     rows_of,
     runs_of,
 )
@@ -53,11 +60,12 @@ from stream_rows import (
     table,
     verdicts,
 )
-from stream_run import Place, come_home, resident, row_of, shelve
+from stream_run import Place, built, come_home, resident, row_of, shelve
 from stream_steps import digest, host_seconds, inputs_of, rms, same_bits, timed
 from stream_weights import Shelf, bring_home
 from torch import nn
 
+import tightfit
 from tightfit.adapters import find_parts, outline_part
 from tightfit.card import open_card
 from tightfit.plan.size import Size
@@ -88,7 +96,18 @@ class TestJobs:
         assert FIRST.bytes == 12 * GIB
         assert set(FIRST.peers) == set(PEERS)
 
-    @pytest.mark.parametrize("jobs", [FULL, MINI], ids=["full", "mini"])
+    def test_those_in_eight_bits_are_those_of_the_table(self) -> None:
+        """At three sizes on one card; a row packed, which is ours, and none raw."""
+        assert [job.name for job in EIGHT] == [
+            "flux.2-dev 256 fp8 16GiB",
+            "flux.2-dev 1024 fp8 16GiB",
+            "flux.2-dev 2048 fp8 16GiB",
+        ]
+        assert {run.who for run in runs_of(EIGHT)} == {PACKED}
+        assert len({job.model.network for job in EIGHT}) == 1
+        assert EIGHT[0].model.network != FULL[-1].model.network
+
+    @pytest.mark.parametrize("jobs", [EVERY, (*MINI, *EIGHT_MINI)], ids=["full", "mini"])
     def test_no_name_begins_with_another(self, jobs: tuple[Job, ...]) -> None:
         """And none appears twice."""
         names = [job.name for job in jobs]
@@ -101,6 +120,14 @@ class TestJobs:
         size = weight_bytes(outline_part(part, dtype=torch.bfloat16))
         assert size > job.bytes
         assert size == pytest.approx(job.model.weights, rel=0.01)
+
+    def test_eight_bits_are_half_the_bytes(self) -> None:
+        """Of linear layers, which are nearly all there is."""
+        (part,) = find_parts(f"random:{EIGHT[0].model.spec}")
+        outline = outline_part(part, dtype=torch.bfloat16)
+        store(outline)
+        assert weight_bytes(outline) == pytest.approx(EIGHT[0].model.weights, rel=0.01)
+        assert weight_bytes(outline) > EIGHT[0].bytes
 
     def test_ours_come_before_peers_and_what_has_to_be_before_the_rest(self) -> None:
         """So that what a run is for is done when time runs out."""
@@ -115,6 +142,13 @@ class TestJobs:
         assert all(f"{job.name} | {OURS}" in text for job in FULL)
         assert "if time is left" in text
         assert text.endswith("without what runs if time is left")
+
+    def test_weights_are_drawn_once_for_all_sizes(self) -> None:
+        """In what is expected, too."""
+        alone = sum(building([job]) for job in EIGHT)
+        assert max(building([job]) for job in EIGHT) < building(EIGHT) < alone
+        text = stream.plan(EIGHT, (PACKED,))
+        assert text.count("on the free card") == 1
 
 
 class TestArithmetic:
@@ -297,12 +331,13 @@ class TestPacked:
 
     def test_jobs_and_bars_are_those_of_the_issue(self) -> None:
         """Near the resident run, near the limit, faster than raw; leaf offload in one of them."""
-        jobs = packed.packed_jobs(FULL)
+        jobs = packed.packed_jobs((*FULL, *EIGHT))
         assert [(job.model.name, job.card, job.packed) for job in jobs] == [
             ("flux.1-dev", "12GiB", PackedBar("resident", 1.10)),
             ("flux.1-dev", "8GiB", PackedBar("limit", 1.05)),
             ("flux.1-dev", "6GiB", PackedBar("limit", 1.05)),
             ("flux.2-dev", "24GiB", PackedBar("raw", 1.25)),
+            *[("flux.2-dev", "16GiB", PackedBar("limit", 1.05))] * 3,
         ]
         flux = stream.wanted(jobs[:3], (OURS, PACKED, LEAF))
         assert [run.job.card for run in flux if run.who == LEAF] == ["12GiB"]
@@ -532,6 +567,64 @@ class TestSteps:
         assert "forward" not in vars(module)
 
 
+class TestEightBits:
+    """Weights as they are stored, and a plain way to compute with them."""
+
+    def test_a_layer_has_the_values_that_are_meant_while_it_is_called(self) -> None:
+        """And what is stored before and after, also when the call fails."""
+        module = nn.Sequential(nn.Linear(8, 8), nn.LayerNorm(8), nn.Linear(8, 8, bias=False))
+        module.to(torch.bfloat16)
+        module[2].weight.data.zero_()
+        store(module)
+        stored = [module[0].weight, module[2].weight]
+        assert {each.dtype for each in stored} == {STORED}
+        assert stored[0].float().abs().max() == torch.finfo(STORED).max
+        x = torch.randn(2, 8, dtype=torch.bfloat16)
+        weight = (stored[0].float() * module[0].weight_scale).bfloat16()
+        with torch.no_grad(), converting(module, torch.bfloat16):
+            given = module[0](x)
+            assert torch.equal(given, nn.functional.linear(x, weight, module[0].bias))
+            assert not module(x).any()
+            with pytest.raises(RuntimeError):
+                module[0](x[:, :3])
+            assert module[0].weight is stored[0]
+        with pytest.raises(RuntimeError):
+            module(x)
+
+    def test_modules_are_as_their_files_leave_them(self, tmp_path: Path) -> None:
+        """Saved and loaded into another one, they are the same in all."""
+        one, other = (nn.Sequential(nn.Linear(16, 16), nn.Linear(16, 4)) for _ in range(2))
+        store(one)
+        save_file(one.state_dict(), tmp_path / "weights.safetensors")
+        tightfit.load_weights(other, tmp_path / "weights.safetensors")
+        for here, there in zip(weights(one), weights(other), strict=True):
+            assert (here.path, here.kind) == (there.path, there.kind)
+            assert same_bits(here.tensor.detach(), there.tensor.detach())
+
+
+class TestTrace:
+    """Where the time of a step goes."""
+
+    def test_spans_that_overlap_count_once(self) -> None:
+        """In any order; a gap is not covered."""
+        assert stream_trace.covered([(5, 6), (0, 2), (1, 3), (1, 2)]) == 4
+        assert stream_trace.covered([]) == 0
+
+    def test_what_is_left_is_waiting_for_launches(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Of a step that was not profiled; where a figure is missing it is not known."""
+
+        def told(stall: float | None) -> str:
+            step = torch.zeros(1).clone
+            return stream_trace.where_time_goes(
+                open_card("cpu"), step, seconds=0.2, stall=stall, work=0.01
+            )
+
+        monkeypatch.setattr(stream_trace, "_kernels", lambda *_: 0.15)
+        assert "kernels 150.0 ms, waits for copies 20.0 ms, for launches 30.0 ms" in told(0.02)
+        assert "host work 10.0 ms" in told(0.02)
+        assert "waits for copies unknown, for launches unknown" in told(None)
+
+
 class TestPeers:
     """Those that can be tried here."""
 
@@ -567,7 +660,8 @@ class TestProcess:
         """
         place = Place(None, tmp_path, Shelf.open(tmp_path))
         card = place.free_card()
-        whole, module, _ = resident(place, SMALL.model, card)
+        network = built(SMALL.model, card)
+        whole, module = resident(place, SMALL.model, card, network), network.module
         assert whole.completed
         assert whole.seconds == whole.resident_seconds == whole.limit_seconds
         assert whole.weights_bytes == whole.resident_bytes
@@ -596,6 +690,30 @@ class TestProcess:
         assert (packed.packed_pieces or 0) > 0
         assert packed.unpack_seconds is None  # nobody knows how fast a virtual card is
 
+    def test_eight_bits_stream_at_every_size_with_the_bits_of_the_resident_run(
+        self, tmp_path: Path
+    ) -> None:
+        """One after another with the same weights, each within its card; and a trace is told."""
+        place = Place(None, tmp_path, Shelf.open(tmp_path), traced=True)
+        place.shelf.close()
+        card = place.free_card()
+        network = built(EIGHT_MINI[0].model, card)
+        wholes = [resident(place, job.model, card, network) for job in EIGHT_MINI]
+        module = network.module
+        del network
+        come_home(module, card)
+        assert STORED in {held.tensor.dtype for held in weights(module)}
+        for job, whole in zip(EIGHT_MINI, wholes, strict=True):
+            assert "converted" in whole.note
+            row = row_of(place, job, PACKED, 0, module)
+            assert row.completed, row.note
+            assert row.bit_equal
+            assert row.digest == whole.digest
+            assert 0 < (row.share or 0) <= 1
+            assert row.copied_bytes
+            assert "traced: a step of" in row.note
+        assert wholes[0].digest != wholes[1].digest
+
     def test_a_failure_is_a_row_with_a_note(self, tmp_path: Path) -> None:
         """Here nothing is on the shelf."""
         place = Place(None, tmp_path, Shelf.open(tmp_path))
@@ -612,6 +730,7 @@ class Told(stream.Bench):
     def __init__(self, jobs: Sequence[Job], seconds: float, folder: Path, **more: Any) -> None:
         who = more.pop("who", (OURS, *PEERS))
         options = argparse.Namespace(seconds=seconds, who=who, cpu=True, touch=None, commit=None)
+        options.traced = False
         super().__init__(options, jobs, folder, more.pop("raw", None), more.pop("packed", None))
         self.asked: list[tuple[list[str], int]] = []
         self.spent = 0.0
@@ -625,7 +744,8 @@ class Told(stream.Bench):
         if what[0] in self.fails:
             note = "torch.OutOfMemoryError"
             return [a_row(who, job=name, completed=False, note=note) for who, name in pairs]
-        rows = [] if what[0] != RESIDENT else [a_row(RESIDENT, job="", seconds=1.0)]
+        models = given[0] if what[0] == RESIDENT else ()
+        rows = [a_row(RESIDENT, job=model.title, seconds=1.0) for model in models]
         return [*rows, *(a_row(who, job=name, seconds=2.0) for who, name in pairs)]
 
     def _left(self) -> float:
@@ -653,7 +773,7 @@ class TestCall:
     def test_what_runs_if_time_is_left_leaves_the_rest_its_time(self, tmp_path: Path) -> None:
         """Extras are late, not the networks that come after them."""
         needed = sum(
-            jobs[0].model.build_seconds
+            building(jobs)
             + sum(r.seconds for r in stream.wanted(jobs, (OURS, *PEERS)) if not r.extra)
             for jobs in (FULL[:3], FULL[3:4], FULL[4:5], FULL[5:])
         )
@@ -708,6 +828,21 @@ class TestCall:
         assert {row.who for row in rows if row.job == FIRST.name} == {RESIDENT, OURS, RAW, *PEERS}
         assert {row.who for row in rows if row.job == FULL[-1].name} == {RESIDENT, OURS, RAW}
 
+    def test_sizes_of_one_network_share_a_process_and_have_a_resident_row_each(
+        self, tmp_path: Path
+    ) -> None:
+        """Drawn once, and streamed at each size by the process that drew them."""
+        path = tmp_path / "packed.json"
+        bench = Told(EIGHT, 1e6, tmp_path, who=(OURS, PACKED, LEAF), packed=path)
+        bench.run()
+        assert [what for what, _ in bench.asked] == [
+            [RESIDENT, *(f"{PACKED}: {job.name}" for job in EIGHT)]
+        ]
+        rows, _, _ = read_rows(path)
+        assert [(row.job, row.who) for row in rows] == [
+            (job.name, who) for job in EIGHT for who in (RESIDENT, OURS)
+        ]
+
     def test_what_a_file_had_stays_beside_what_is_new(self, tmp_path: Path) -> None:
         """Also under the names that it has there."""
         packed = tmp_path / "packed.json"
@@ -730,12 +865,13 @@ class TestCall:
 
         monkeypatch.setattr(subprocess, "run", dies)
         options = argparse.Namespace(seconds=99, who=(OURS,), cpu=True, touch=None, commit=None)
+        options.traced = False
         bench = stream.Bench(options, FULL[:1], tmp_path, None)
         bench._end = 1e9
         shelf = Shelf.open(tmp_path)
-        (row,) = bench._process([OURS, FIRST.name], FIRST.model, shelf, None, 1.0)
+        (row,) = bench._process([OURS, FIRST.name], [FIRST.model], shelf, None, 1.0)
         label = Run(FIRST, PACKED).label
-        (other,) = bench._process([RESIDENT, label], FIRST.model, shelf, None, 1.0)
+        (other,) = bench._process([RESIDENT, label], [FIRST.model], shelf, None, 1.0)
         shelf.close()
         assert not row.completed
         assert row.note == "its process ended with -9"
