@@ -126,6 +126,17 @@ def test_tiles_are_offered_again_with_the_input_on_the_host() -> None:
     assert not any("host" in name for name in names(rungs(1, 4, 32, 32, host=True)))
 
 
+@pytest.mark.parametrize("wish", ["auto", "off", "160", "4096"])
+def test_exact_ways_come_after_the_batch_is_split_and_before_tiles(wish: str) -> None:
+    """Also where tiles are forbidden; a size of tiles that is asked for leaves them out."""
+    ways = rungs(2, 4, 48, 40, wish=parse_tile(wish), host=True)
+    without = names(ways)
+    ways.exact_ways = lambda: iter([Rung("strips", lambda: torch.zeros(1))])
+    wholes = [name for name in without if not name.startswith("tiles")]
+    asked = [] if wish.isdigit() else ["strips"]
+    assert names(ways) == [*wholes, *asked, *without[len(wholes) :]]
+
+
 # What is predicted
 
 

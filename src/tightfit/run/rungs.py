@@ -53,6 +53,7 @@ class VaeRungs:
         progress: called after each call of the VAE.
         adjusted: what was changed of what was wished, filled as rungs are made and tried.
         probed: what the smallest tile was seen to take, where a wrong prediction called for it.
+        exact_ways: gives ways in parts that differ from the whole by rounding alone.
     """
 
     vae: Vae
@@ -69,6 +70,7 @@ class VaeRungs:
     progress: Progress
     adjusted: list[str] = field(default_factory=list)
     probed: Seen | None = None
+    exact_ways: Callable[[], Iterator[Rung[torch.Tensor]]] | None = None
     _may_probe: bool = True
     _hopeless: bool = False
     _fell: int = 0
@@ -123,6 +125,8 @@ class VaeRungs:
                     yield from self._probe()
                 if not self._hopeless:
                     yield self.whole(1)
+        if self.exact_ways is not None and self.wish.mode != "size":
+            yield from self.exact_ways()
         if self.wish.mode == "off":
             return
         if wished == uncut:
