@@ -95,6 +95,11 @@ class Place:
             return "off"
         return "on" if self.ballast is None else "auto"
 
+    def lift(self) -> None:
+        """All of the card is free from here on."""
+        if self.ballast is not None:
+            self.ballast.leave(None)
+
     @contextmanager
     def small(self, card: Card, size: int) -> Iterator[None]:
         """While inside, `size` bytes of `card` are free; its context and libraries exist before."""
@@ -107,7 +112,7 @@ class Place:
         try:
             yield
         finally:
-            self.ballast.leave(None)
+            self.lift()
 
 
 def built(model: Model, card: Card) -> Resident:
@@ -243,7 +248,12 @@ def _measured(
                 after = card.read()
                 if place.traced:
                     spent = where_time_goes(
-                        card, inputs.into(module), seconds=done.typical, stall=seen.stall, work=work
+                        card,
+                        inputs.into(module),
+                        seconds=done.typical,
+                        stall=seen.stall,
+                        work=work,
+                        lift=place.lift,
                     )
                     seen = replace(seen, words="; ".join(filter(None, (seen.words, spent))))
         else:

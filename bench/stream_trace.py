@@ -20,6 +20,7 @@ def where_time_goes(
     seconds: float,
     stall: float | None,
     work: float | None,
+    lift: Callable[[], object] = lambda: None,
 ) -> str:
     """Words for one more step in steady state, whose kernels are looked at by a profiler.
 
@@ -30,16 +31,18 @@ def where_time_goes(
         seconds: of a step, not profiled.
         stall: that it waited for copies, by the session's own trace.
         work: of our own code on the host, while the card is idle.
+        lift: makes room on the card for the profiler.
     """
     card.sync()
     start = time.perf_counter()
     step()
     queued = time.perf_counter() - start
     card.sync()
-    busy = _kernels(card, step)
-    idle = None if busy is None or stall is None else seconds - busy - stall
+    lift()
+    worked = kernels(card, step)
+    idle = None if worked is None or stall is None else seconds - worked - stall
     return (
-        f"traced: a step of {_ms(seconds)}: kernels {_ms(busy)}, waits for copies {_ms(stall)}, "
+        f"traced: a step of {_ms(seconds)}: kernels {_ms(worked)}, waits for copies {_ms(stall)}, "
         f"for launches {_ms(idle)}; host work {_ms(work)}, all of it queued in {_ms(queued)}"
     )
 
@@ -53,7 +56,7 @@ def covered(spans: Iterable[tuple[float, float]]) -> float:
     return total
 
 
-def _kernels(card: Card, step: Callable[[], torch.Tensor]) -> float | None:
+def kernels(card: Card, step: Callable[[], torch.Tensor]) -> float | None:
     """Seconds of the card in one step, copies from the host aside; None where nobody can tell."""
     if card.kind != "cuda":
         return None
@@ -62,11 +65,15 @@ def _kernels(card: Card, step: Callable[[], torch.Tensor]) -> float | None:
     with profile(activities=[ProfilerActivity.CUDA]) as seen:
         step()
         card.sync()
-    events: Any = seen.events()
+    return busy(seen.events() or ())
+
+
+def busy(events: Iterable[Any]) -> float | None:
+    """Seconds that the card worked, by what a profiler saw; None where it saw nothing there."""
     spans = [
         (float(event.time_range.start), float(event.time_range.end))
         for event in events
-        if event.device_type == torch.autograd.DeviceType.CUDA and not event.name.startswith(_COPY)
+        if event.device_type.name == "CUDA" and not event.name.startswith(_COPY)
     ]
     return covered(spans) / 1e6 if spans else None
 

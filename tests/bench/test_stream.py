@@ -610,6 +610,25 @@ class TestTrace:
         assert stream_trace.covered([(5, 6), (0, 2), (1, 3), (1, 2)]) == 4
         assert stream_trace.covered([]) == 0
 
+    def test_copies_from_the_host_are_no_work_of_the_card(self) -> None:
+        """Nor is what the host did; copies within the card are."""
+        told = [
+            ("gemm", "CUDA", 0, 10),
+            ("Memcpy HtoD (Pinned -> Device)", "CUDA", 5, 90),
+            ("Memcpy DtoD (Device -> Device)", "CUDA", 20, 25),
+            ("aten::mm", "CPU", 0, 100),
+        ]
+        events = [
+            argparse.Namespace(
+                name=name,
+                device_type=argparse.Namespace(name=where),
+                time_range=argparse.Namespace(start=start, end=end),
+            )
+            for name, where, start, end in told
+        ]
+        assert stream_trace.busy(events) == pytest.approx(15e-6)
+        assert stream_trace.busy(events[1::2]) is None
+
     def test_what_is_left_is_waiting_for_launches(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Of a step that was not profiled; where a figure is missing it is not known."""
 
@@ -619,7 +638,7 @@ class TestTrace:
                 open_card("cpu"), step, seconds=0.2, stall=stall, work=0.01
             )
 
-        monkeypatch.setattr(stream_trace, "_kernels", lambda *_: 0.15)
+        monkeypatch.setattr(stream_trace, "kernels", lambda *_: 0.15)
         assert "kernels 150.0 ms, waits for copies 20.0 ms, for launches 30.0 ms" in told(0.02)
         assert "host work 10.0 ms" in told(0.02)
         assert "waits for copies unknown, for launches unknown" in told(None)
