@@ -109,6 +109,79 @@ def test_a_copy_runs_beside_compute_and_a_mark_tells_when(card: Card) -> None:
     assert target.eq(1).all()
 
 
+@pytest.mark.parametrize("memory", ["pinned", "pageable", "rows first", "mixed", "gaps"])
+def test_what_is_copied_back_is_what_compute_had_written(card: Card, memory: str) -> None:
+    """20 times into the same bytes, each after long work; the host waits for the copy alone."""
+    lane, compute = open_lane(card), compute_of(card)
+    here = torch.zeros(2, 8, 256, 256)
+    if memory == "rows first":
+        here = here.contiguous(memory_format=torch.channels_last)
+    if memory == "gaps":
+        here = torch.zeros(2, 8, 256, 512)[..., ::2]
+    elif memory != "pageable":
+        here = here.pin_memory()
+    there = torch.zeros(2, 8, 256, 256, device=card.device)
+    if memory in ("rows first", "mixed"):
+        there = there.contiguous(memory_format=torch.channels_last)
+    done = lane.mark()
+    for number in range(20):
+        compute.wait(done)
+        torch.cuda._sleep(10_000_000)
+        there.fill_(number)
+        lane.wait(compute.mark())
+        lane.copy_back(here, there)
+        lane.mark(again=done)
+        done.drain()
+        assert here.eq(number).all()
+    lane.drain()
+
+
+def test_a_copy_back_runs_beside_compute_and_returns_at_once(card: Card) -> None:
+    """Where it is pinned: it waits on the card for what it was told, and no longer."""
+    lane, compute = open_lane(card), compute_of(card)
+    here = torch.zeros(WIDTH, WIDTH).pin_memory()
+    there = torch.ones(WIDTH, WIDTH, device=card.device)
+    torch.cuda._sleep(1_000_000_000)
+    before = compute.mark()
+    first = torch.cuda.Event()
+    first.record()
+    torch.cuda._sleep(2_000_000_000)
+    behind = torch.cuda.Event()
+    behind.record()
+    lane.wait(before)
+    with waits_refused():
+        lane.copy_back(here, there)
+    assert not first.query()
+    lane.mark().drain()
+    assert first.query()
+    assert not behind.query()
+    assert here.eq(1).all()
+    card.sync()
+
+
+def test_two_lanes_carry_both_ways_through_the_same_host_memory(card: Card) -> None:
+    """Rows go up, are doubled and come back to where they were, ten times, unseen by the host."""
+    up, down, compute = open_lane(card), open_lane(card), compute_of(card)
+    rows = torch.ones(8, WIDTH, WIDTH).pin_memory()
+    ring = list(torch.empty(2, WIDTH, WIDTH, device=card.device).unbind())
+    sent = [compute.mark() for _ in ring]
+    back = [compute.mark() for _ in rows]
+    came, made = up.mark(), compute.mark()
+    for number in range(10 * len(rows)):
+        slot, row = number % len(ring), number % len(rows)
+        up.wait(sent[slot])
+        up.wait(back[row])
+        up.copy(ring[slot], rows[row])
+        compute.wait(up.mark(again=came))
+        ring[slot].mul_(2)
+        down.wait(compute.mark(again=made))
+        down.copy_back(rows[row], ring[slot])
+        down.mark(again=sent[slot])
+        down.mark(again=back[row])
+    down.drain()
+    assert rows.eq(2**10).all()
+
+
 def test_the_current_stream_is_the_compute_queue(card: Card) -> None:
     """Callers change streams: marks and waits belong to the stream that is current then."""
     lane, compute = open_lane(card), compute_of(card)

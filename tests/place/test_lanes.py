@@ -35,6 +35,47 @@ def test_one_program_runs_on_every_card(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["cpu", "virtual:1MiB"])
+@pytest.mark.parametrize("rows_first", [False, True])
+def test_what_is_copied_back_is_what_the_card_had(name: str, *, rows_first: bool) -> None:
+    """Into memory of either order, while compute goes on elsewhere; the marks are a lane's."""
+    card = open_card(name)
+    lane, compute = open_lane(card), compute_of(card)
+    kept = torch.zeros(2, 3, 4, 5)
+    kept = kept.contiguous(memory_format=torch.channels_last) if rows_first else kept
+    result = torch.arange(120.0).view(2, 3, 4, 5).to(card.device) * 2
+    lane.wait(compute.mark())
+    lane.copy_back(kept, result)
+    came = lane.mark()
+    compute.wait(came)
+    result.zero_()
+    came.drain()
+    assert torch.equal(kept, torch.arange(120.0).view(2, 3, 4, 5) * 2)
+
+
+@pytest.mark.parametrize("name", ["cpu", "virtual:1MiB"])
+@pytest.mark.parametrize(
+    ("shape", "dtype", "device"),
+    [((5,), torch.float32, None), ((4,), torch.float64, None), ((4,), torch.float32, "meta")],
+)
+def test_a_copy_back_that_is_none_is_refused(
+    name: str, shape: tuple[int, ...], dtype: torch.dtype, device: str | None
+) -> None:
+    """As on the way there: nothing is spread, converted or guessed."""
+    card = open_card(name)
+    target = torch.zeros(shape, dtype=dtype, device=device)
+    with pytest.raises(ValueError, match=r"back from the card.*shape and dtype alike.*\(4,\)"):
+        open_lane(card).copy_back(target, torch.ones(4, device=card.device))
+
+
+def test_a_source_elsewhere_is_refused() -> None:
+    """A lane copies back from the memory of its own card."""
+    one, other = open_card("virtual:1MiB"), open_card("virtual:1MiB")
+    for source in (torch.ones(4), torch.ones(4, device=other.device)):
+        with pytest.raises(ValueError, match="lane of vcard"):
+            open_lane(one).copy_back(torch.zeros(4), source)
+
+
+@pytest.mark.parametrize("name", ["cpu", "virtual:1MiB"])
 def test_each_lane_is_one_of_its_own(name: str) -> None:
     """Two lanes of one card copy side by side; both are lanes, and neither is the other."""
     card = open_card(name)

@@ -3,7 +3,9 @@
 Copies and compute run side by side and in no order but the one that is asked for: a queue `mark`s
 a point, another `wait`s for it, and the host goes on at once. *Ready*: compute waits for the mark
 after a copy. *Free*: the next copy into the same bytes waits for the mark after compute. Fresh
-memory needs a *free* too, since what held it before may still be at work.
+memory needs a *free* too, since what held it before may still be at work. A copy back to the host
+is the same with parts exchanged: it waits for compute to have written, and whoever writes next to
+those bytes of the card, copies from those of the host, or reads them there, waits for the copy.
 """
 
 from __future__ import annotations
@@ -54,7 +56,7 @@ class Queue(ABC):
 
 
 class Lane(Queue):
-    """A queue of copies to a card, beside its compute queue."""
+    """A queue of copies between the host and a card, beside the card's compute queue."""
 
     @abstractmethod
     def copy(self, target: torch.Tensor, source: torch.Tensor) -> None:
@@ -66,17 +68,43 @@ class Lane(Queue):
         """
 
     @abstractmethod
+    def copy_back(self, target: torch.Tensor, source: torch.Tensor) -> None:
+        """Queue a copy of `source`, on the card, to `target`, on the host: same shape and dtype.
+
+        Returns at once where `target` is pinned and both lie in one order; else when the copy is
+        done, after all that the lane waits for. Until a mark after it is passed, nobody writes to
+        `source` or frees it, and nobody touches `target`. Raises `ValueError` as `copy` does.
+        """
+
+    @abstractmethod
     def drain(self) -> None:
         """The host waits until all copies are done. Raises what the device kept back."""
 
 
 def check_copy(target: torch.Tensor, source: torch.Tensor, device: torch.device) -> None:
     """Raise `ValueError` for a copy that is none of a lane's, with the two tensors described."""
-    fits = target.shape == source.shape and target.dtype == source.dtype
-    if fits and target.device == device and source.device.type == "cpu":
+    if _alike(target, source) and target.device == device and source.device.type == "cpu":
         return
     raise ValueError(
-        f"a lane of {device} copies from the host to the card, shape and dtype alike: not "
-        f"{tuple(source.shape)} {source.dtype} on {source.device} to {tuple(target.shape)} "
-        f"{target.dtype} on {target.device}"
+        f"a lane of {device} copies from the host to the card, {_not_so(target, source)}"
+    )
+
+
+def check_copy_back(target: torch.Tensor, source: torch.Tensor, device: torch.device) -> None:
+    """Raise `ValueError` for a copy that is none of a lane's, with the two tensors described."""
+    if _alike(target, source) and source.device == device and target.device.type == "cpu":
+        return
+    raise ValueError(
+        f"a lane of {device} copies back from the card to the host, {_not_so(target, source)}"
+    )
+
+
+def _alike(target: torch.Tensor, source: torch.Tensor) -> bool:
+    return target.shape == source.shape and target.dtype == source.dtype
+
+
+def _not_so(target: torch.Tensor, source: torch.Tensor) -> str:
+    return (
+        f"shape and dtype alike: not {tuple(source.shape)} {source.dtype} on {source.device} to "
+        f"{tuple(target.shape)} {target.dtype} on {target.device}"
     )

@@ -10,17 +10,20 @@ from typing import Any
 import torch
 
 from tightfit.card.base import Card
-from tightfit.card.lanes import Lane, Mark, Queue, Stamp, check_copy
+from tightfit.card.lanes import Lane, Mark, Queue, Stamp, check_copy, check_copy_back
 from tightfit.card.virtual.card import VirtualCard
 from tightfit.card.virtual.lanes import VirtualLane, VirtualQueue
 from tightfit.place.runtime import runtime_library
 
 _TO_DEVICE = 1
 """`cudaMemcpyHostToDevice`."""
+_TO_HOST = 2
+"""`cudaMemcpyDeviceToHost`."""
+_ROWS_FIRST = {4: torch.channels_last, 5: torch.channels_last_3d}
 
 
 def open_lane(card: Card) -> Lane:
-    """A new queue of copies to `card`. It needs no closing: drain it before its memory goes."""
+    """A new queue of copies to and from `card`: drain it before its memory goes, no more."""
     if isinstance(card, VirtualCard):
         return VirtualLane(card)
     if card.kind == "cuda":
@@ -112,24 +115,37 @@ class _CudaLane(_CudaQueue, Lane):
         self._numbers = (own.stream_id, own.device_index, own.device_type)
         self._become = library._cuda_setStream
         self._device_now = library._cuda_getDevice
-        self._copy = _straight_copy(own.cuda_stream)
+        self._copy = _straight_copy(own.cuda_stream, _TO_DEVICE)
+        self._copy_back = _straight_copy(own.cuda_stream, _TO_HOST)
 
     def _stream(self) -> Any:
         return self._own
 
     def copy(self, target: torch.Tensor, source: torch.Tensor) -> None:
         check_copy(target, source, self._device)
-        if self._copy is not None and target.is_contiguous() and source.is_contiguous():
+        if self._copy is not None and _in_one_order(target, source):
             self._copy(target.data_ptr(), source.data_ptr(), target.nbytes)
-            return
+        else:
+            self._by_torch(target, source, waits=False)
+
+    def copy_back(self, target: torch.Tensor, source: torch.Tensor) -> None:
+        check_copy_back(target, source, self._device)
+        in_order = _in_one_order(target, source)
+        if self._copy_back is not None and in_order:
+            # To memory that is not pinned, the driver returns when the bytes are there.
+            self._copy_back(target.data_ptr(), source.data_ptr(), target.nbytes)
+        else:
+            self._by_torch(target, source, waits=not (in_order and target.is_pinned()))
+
+    def _by_torch(self, target: torch.Tensor, source: torch.Tensor, *, waits: bool) -> None:
         if self._device_now() != self._index:
             with torch.cuda.stream(self._own):
-                target.copy_(source, non_blocking=True)
+                target.copy_(source, non_blocking=not waits)
             return
         before = self._current(self._index)
         try:  # as above, in a third of the time: no other device has to be put back
             self._switch(self._numbers)
-            target.copy_(source, non_blocking=True)
+            target.copy_(source, non_blocking=not waits)
         finally:
             self._switch(before)
 
@@ -141,8 +157,20 @@ class _CudaLane(_CudaQueue, Lane):
         self._become(stream_id=stream, device_index=device, device_type=kind)
 
 
-def _straight_copy(stream: int) -> Callable[[int, int, int], None] | None:
-    """Queues a copy from the host in `stream`, by address and size; None where that is not known.
+def _in_one_order(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether the bytes of two tensors of one shape lie without gaps, in the same order."""
+    if one.is_contiguous() and other.is_contiguous():
+        return True
+    rows_first = _ROWS_FIRST.get(one.dim())
+    return (
+        rows_first is not None
+        and one.is_contiguous(memory_format=rows_first)
+        and other.is_contiguous(memory_format=rows_first)
+    )
+
+
+def _straight_copy(stream: int, way: int) -> Callable[[int, int, int], None] | None:
+    """Queues a copy this `way` in `stream`, by addresses and size; None where that is not known.
 
     PyTorch's own takes three times as long: it looks at both tensors, and changes its stream.
     """
@@ -160,10 +188,11 @@ def _straight_copy(stream: int) -> Callable[[int, int, int], None] | None:
     queue.restype = ctypes.c_int
 
     def copy(target: int, source: int, size: int) -> None:
-        failed = queue(target, source, size, _TO_DEVICE, stream)
+        failed = queue(target, source, size, way, stream)
         if failed:
             runtime.cudaGetLastError()  # else the next kernel check would raise it again
-            raise RuntimeError(f"CUDA error: a copy to the card was refused (code {failed})")
+            to = "card" if way == _TO_DEVICE else "host"
+            raise RuntimeError(f"CUDA error: a copy to the {to} was refused (code {failed})")
 
     return copy
 
@@ -207,6 +236,10 @@ class _HostLane(_HostQueue, Lane):
 
     def copy(self, target: torch.Tensor, source: torch.Tensor) -> None:
         check_copy(target, source, self._device)
+        target.copy_(source)
+
+    def copy_back(self, target: torch.Tensor, source: torch.Tensor) -> None:
+        check_copy_back(target, source, self._device)
         target.copy_(source)
 
     def drain(self) -> None:

@@ -54,5 +54,9 @@ class TimedLane(Timed, Lane):
         target.copy_(source)
         self.now += source.nbytes / self._rate
 
+    def copy_back(self, target: torch.Tensor, source: torch.Tensor) -> None:
+        """In the other direction, at the same rate."""
+        self.copy(target, source)
+
     def drain(self) -> None:
         """All is done."""

@@ -106,6 +106,24 @@ def test_without_anything_to_pour_there_is_no_thread() -> None:
         assert threading.active_count() == before
 
 
+@pytest.mark.parametrize("poured", [False, True])
+def test_copies_back_keep_their_turn(*, poured: bool) -> None:
+    """Straight to the lane beneath, or after what the worker has yet to pour."""
+    with staged() as (stage, compute, card):
+        source, here = Slow(some(9000)), torch.zeros(9000, dtype=torch.uint8)
+        target = slot(card, 9000)
+        stage.wait(compute.mark())
+        if poured:
+            source.go.clear()
+            stage.pour(target, source)
+        stage.copy_back(here, target)
+        done = stage.mark()
+        source.go.set()
+        done.drain()
+        assert torch.equal(here, source.values if poured else torch.zeros_like(here))
+        assert not card.hazards
+
+
 def test_the_caller_goes_on_while_the_worker_reads() -> None:
     """Pours, copies, waits and marks are queued; only the mark makes it wait, and drain."""
     with staged() as (stage, compute, card):
@@ -153,6 +171,9 @@ def test_a_buffer_is_filled_anew_only_when_it_was_copied_from() -> None:
             assert all(point.passed for at, point in self.under_way if at == source.data_ptr())
             self.sources.append(source.data_ptr())
             del target
+
+        def copy_back(self, target: torch.Tensor, source: torch.Tensor) -> None:
+            raise AssertionError("nothing is poured back", target, source)
 
         def mark(self, *, again: Mark | None = None) -> Mark:
             del again

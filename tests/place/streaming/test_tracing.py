@@ -73,6 +73,19 @@ def test_copies_waits_and_compute_of_each_use_are_told() -> None:
     assert first.blocks[0].copy_start == 0
 
 
+def test_a_copy_back_belongs_to_no_use() -> None:
+    """It goes through, and what waits for it has not waited for weights."""
+    traced = Traced(count=2, slots=2)
+    lane, _ = traced.tracer.over(traced.lane, traced.compute)
+    traced.step()
+    here, there = torch.zeros(SIZE), torch.ones(SIZE)
+    lane.copy_back(here, there)
+    lane.mark()
+    traced.step()
+    assert here.eq(1).all()
+    assert [block.moved_bytes for block in traced.tracer.steps[-1].blocks] == [0, 0]
+
+
 def test_what_is_still_there_was_not_copied() -> None:
     """With a slot for each, the second step moves nothing."""
     traced = Traced(count=2, slots=2)

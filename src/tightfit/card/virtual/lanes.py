@@ -9,7 +9,16 @@ a wait that is missing is a hazard, counted in `VirtualCard.hazards`:
 - two lanes copy to the same bytes; memory is freed under a copy; the source of a copy is freed or
   written to before the copy is done: the copy never arrives.
 
-Limits: all threads share the one compute queue, and a host that waits orders all that any thread
+Copies back likewise: their bytes are NaN on the host until the host waits, or until a lane that
+waited for them copies on from there, and stay so where a wait was missing:
+
+- a lane copies back what compute, or another lane, may still be writing;
+- compute, or another lane, writes over bytes that may still be copied back, or they are freed;
+- a lane copies from, or back to, bytes of the host that another one may still be at work in;
+- the host writes to them, or lets them go, before the copy is done.
+
+Limits: a host that reads too early sees NaN, and nobody tells. Bytes of the host are watched card
+by card. all threads share the one compute queue, and a host that waits orders all that any thread
 queues later. Gaps of a strided view count as used. The last use of each span is kept, so that a
 hazard spoils what came after that one. Copies that no lane makes go through the compute queue. Only
 floating results are spoilt afterwards. Turn the switch on before the memory in question is taken.
@@ -21,7 +30,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from tightfit.card.lanes import Lane, Mark, Queue, check_copy
+from tightfit.card.lanes import Lane, Mark, Queue, check_copy, check_copy_back
 from tightfit.card.virtual.clocks import Clock
 from tightfit.card.virtual.tensor import VirtualTensor
 
@@ -75,7 +84,7 @@ class VirtualQueue(Queue):
 
 
 class VirtualLane(VirtualQueue, Lane):
-    """A queue of copies to a virtual card."""
+    """A queue of copies to and from a virtual card."""
 
     def __init__(self, card: VirtualCard) -> None:
         super().__init__(card)
@@ -95,6 +104,17 @@ class VirtualLane(VirtualQueue, Lane):
         else:
             with torch.inference_mode():
                 target.payload.copy_(source)
+
+    def copy_back(self, target: torch.Tensor, source: torch.Tensor) -> None:
+        """At once, or poison until it arrives. Raises `JobFailed` for a hazard in strict mode."""
+        check_copy_back(target, source, self._card.device)
+        assert isinstance(source, VirtualTensor)
+        traffic = self._card.traffic
+        if traffic.on:
+            traffic.copies_back(self._line, target, source)
+        else:
+            with torch.inference_mode():
+                target.copy_(source.payload)
 
     def drain(self) -> None:
         """One of the waits in `VirtualCard.syncs`."""

@@ -10,7 +10,7 @@ import random
 import threading
 import weakref
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -19,9 +19,10 @@ import torch
 
 from tightfit.card.virtual.clocks import Clock, Line, join
 from tightfit.card.virtual.faults import Faults
+from tightfit.card.virtual.host_side import HostSide
 from tightfit.card.virtual.keeper import Charge, charges
-from tightfit.card.virtual.pending import Copy, poison, poison_bytes
-from tightfit.card.virtual.uses import Uses, overlap, span_of
+from tightfit.card.virtual.pending import Back, Copy, poison, poison_bytes
+from tightfit.card.virtual.uses import Span, Uses, overlap, place_of, span_of
 from tightfit.errors import JobFailed
 from tightfit.units import format_bytes
 
@@ -63,7 +64,8 @@ class Traffic:
         self._lines: weakref.WeakSet[Line] = weakref.WeakSet((self.compute,))
         self._last: Clock = {self.compute.number: 0}  # of each queue of this card
         self._known: Clock = {}  # of those: what the host has waited for
-        self._pending: list[Copy] = []
+        self._pending: list[Copy | Back] = []
+        self._host = HostSide()
         self._results: list[weakref.ref[Charge]] = []
         self._freed: deque[tuple[Uses, torch.UntypedStorage]] = deque()
         self._purge_at = _MANY_RESULTS
@@ -77,7 +79,7 @@ class Traffic:
     @property
     def on(self) -> bool:
         """Whether anybody looks (see `Faults.lanes`), or a copy has yet to arrive."""
-        return self._faults.lanes is not False or bool(self._pending)
+        return self._faults.lanes is not False or bool(self._pending) or self._host.busy
 
     @property
     def hazards(self) -> tuple[str, ...]:
@@ -116,6 +118,12 @@ class Traffic:
             for shell in writes:
                 uses, span = self._touch(shell, step, name)
                 uses.writes[span] = (step.tick, name)
+                for back in _late(uses, span, self.compute.clock):
+                    self._report(
+                        f"{name} writes to {format_bytes(shell.nbytes)} that a lane may still be "
+                        "copying back: compute did not wait for a mark of the lane after the copy"
+                    )
+                    back.spoil()
             return step
 
     def ends(
@@ -138,7 +146,7 @@ class Traffic:
                 if step.computed and tensor.is_floating_point():
                     charge.uses.computed = step.tick
                     self._results.append(weakref.ref(charge))
-                if spoilt and not charge.uses.copies:
+                if spoilt and not charge.uses.copied(span_of(tensor.payload)):
                     poison(tensor.payload)
             if len(self._results) > self._purge_at:
                 self._results = [each for each in self._results if each() is not None]
@@ -146,7 +154,7 @@ class Traffic:
 
     def freed(self, charge: Charge) -> None:
         """The last tensor of a storage is gone; a collector may say so, thus no lock is taken."""
-        if charge.uses is not None and charge.uses.copies:
+        if charge.uses is not None and (charge.uses.copies or charge.uses.backs):
             self._freed.append((charge.uses, charge.storage))
 
     # What lanes do
@@ -176,10 +184,81 @@ class Traffic:
                     self._report(
                         f"two lanes copy {size} to the same bytes, and neither waited for the other"
                     )
+            for back in _late(uses, span, line.clock):
+                self._report(
+                    f"a lane copies {size} over bytes that another may still be copying back, and "
+                    "neither waited for the other"
+                )
+                back.spoil()
+            if uses.backs:
+                self._land(line.clock)  # what is copied back first has to be there until then
+            lost = self._unseen(line, place_of(source), f"copies {size} from")
             uses.forget(span)
             uses.copies[span, line.number] = tick
-            self._pending.append(Copy(line, uses, target=target.payload, source=source))
+            copy = Copy(line, uses, target=target.payload, source=source)
+            if lost:
+                copy.spoil()
+            self._pending.append(copy)
+            self._host.sends(copy)
             poison(target.payload)
+
+    def copies_back(self, line: Line, target: torch.Tensor, source: VirtualTensor) -> None:
+        """A copy back is queued: until the host waits for it, its target is poisoned."""
+        with self._entry():
+            self._last[line.number] = line.tick()
+            uses, span = _uses(source), span_of(source.payload)
+            size, place = format_bytes(target.nbytes), place_of(target)
+            past = line.clock.get(self.compute.number, 0)
+            late = [
+                use for other, use in uses.writes.items() if use[0] > past and overlap(other, span)
+            ]
+            lost = bool(late)
+            if late:
+                self._report(
+                    f"a lane copies {size} back that {max(late)[1]} may still be writing: the lane "
+                    "did not wait for a mark of compute after it"
+                )
+            for (other, number), when in uses.copies.items():
+                if when > line.clock.get(number, 0) and overlap(other, span):
+                    lost = True
+                    self._report(
+                        f"a lane copies {size} back that another may still be copying to the card: "
+                        "it did not wait for a mark of it after the copy"
+                    )
+            senders = list(self._host.senders(place))
+            for copy in senders:
+                if copy.tick > line.clock.get(copy.lane, 0):
+                    lost = True
+                    copy.spoil()
+                    self._report(
+                        f"a lane copies {size} back to host memory that another may still be "
+                        "copying from: it did not wait for a mark of it after the copy"
+                    )
+            for back in self._unseen(line, place, f"copies {size} back to"):
+                lost = True
+                back.spoil()
+            if senders:
+                self._land(line.clock)  # what is copied from there first needs it until then
+            back = Back(line, uses, target=target, source=source.payload)
+            if lost:
+                back.spoil()
+            self._pending.append(back)
+            self._host.comes(back)
+            uses.backs[span, line.number] = back
+
+    def _unseen(self, line: Line, place: Span, what: str) -> list[Back]:
+        """Copies back to bytes of `place` that `line` did not wait for; the others are there."""
+        comers = list(self._host.comers(place))
+        late = [each for each in comers if each.tick > line.clock.get(each.lane, 0)]
+        for _ in late:
+            self._report(
+                f"a lane {what} host memory that another may still be copying back to: it did not "
+                "wait for a mark of it after the copy"
+            )
+        if len(late) < len(comers):
+            self._land(line.clock)
+            self._show(line.clock, lambda back: back in comers)
+        return late
 
     def mark(self, line: Line) -> Clock:
         """What is done once all that `line` was given so far is done."""
@@ -208,6 +287,8 @@ class Traffic:
                 for other in (traffic._known, *(line.clock for line in tuple(traffic._lines))):
                     join(other, seen)
                 traffic._land(seen)
+                traffic._show(seen)
+                traffic._host.forget(traffic._known)
 
     def host_waits_for_compute(self) -> None:
         """The host has waited for the compute queue."""
@@ -255,6 +336,15 @@ class Traffic:
                     f"memory of {format_bytes(storage.nbytes())} was freed while a lane may still "
                     "be copying to it: compute did not wait for a mark of the lane after the copy"
                 )
+            for back in _late(uses, (0, storage.nbytes()), known):
+                self._report(
+                    f"memory of {format_bytes(storage.nbytes())} was freed while a lane may still "
+                    "be copying it back: compute did not wait for a mark of the lane after the copy"
+                )
+                back.spoil()
+            for each in self._pending:
+                if each.uses is uses:
+                    each.spoil()
             self._pending = [each for each in self._pending if each.uses is not uses]
             heir = charges.get(storage._cdata)
             if heir is None or heir() is None:
@@ -264,9 +354,13 @@ class Traffic:
         """What compute worked out since then would have been wrong: what is left of it is made so.
 
         `since` is the last of several uses of one span; what came of an earlier one alone stays,
-        and so does what went to the host. What came of none of them is made wrong with the rest.
+        and so does what the host has waited for. What came of none of them is made wrong with the
+        rest.
         """
         self._spoilt = range(since, self.compute.clock[self.compute.number] + 1)
+        for back in self._host.backs:
+            if back.computed >= since:
+                back.spoil()
         for each in self._results:
             charge = each()
             uses = None if charge is None else charge.uses
@@ -301,6 +395,22 @@ class Traffic:
                     self._pending.append(each)
                 elif (sentence := each.arrive()) is not None:
                     self._report(sentence)
+
+    def _show(self, clock: Clock, which: Callable[[Back], bool] = lambda _: True) -> None:
+        """The host sees what is in the past of `clock`, where that has been carried out."""
+        for sentence in self._host.show(
+            lambda back: back.tick <= clock.get(back.lane, 0) and which(back)
+        ):
+            self._report(sentence)
+
+
+def _late(uses: Uses, span: Span, clock: Clock) -> list[Back]:
+    """Copies back from bytes of `span` that are not in the past of `clock`."""
+    return [
+        back
+        for (other, number), back in uses.backs.items()
+        if back.tick > clock.get(number, 0) and overlap(other, span)
+    ]
 
 
 def _uses(shell: VirtualTensor) -> Uses:

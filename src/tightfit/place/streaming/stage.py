@@ -122,6 +122,13 @@ class Stage(Lane):
         else:
             self._lane.copy(target, source)
 
+    def copy_back(self, target: torch.Tensor, source: torch.Tensor) -> None:
+        """To memory that is pinned."""
+        if self._jobs:
+            self._put(lambda: self._lane.copy_back(target, source))
+        else:
+            self._lane.copy_back(target, source)
+
     def wait(self, mark: Mark) -> None:
         """What is queued from now on starts after `mark`, one of another queue."""
         if self._jobs:

@@ -176,6 +176,9 @@ class _TracedLane(Lane):
         self._copy.bytes += target.nbytes
         self._lane.copy(target, source)
 
+    def copy_back(self, target: torch.Tensor, source: torch.Tensor) -> None:
+        self._lane.copy_back(target, source)  # it brings no weights: no use waits for it
+
     def mark(self, *, again: Mark | None = None) -> Mark:
         copy, self._copy = self._copy, None
         if copy is not None:
