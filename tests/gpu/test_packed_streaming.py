@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+
 import pytest
 import torch
 
@@ -63,6 +65,7 @@ def test_packed_weights_give_the_bits_of_the_resident_run(mode: str) -> None:
     assert torch.equal(module(inputs).cpu(), expected)
     del there, wrong
     tightfit.unfit(module)
+    gc.collect()
     card.sync()
     assert card.read().allocated == before
     assert not any(weight.isnan().any() for weight in module.parameters())
