@@ -15,11 +15,11 @@ _HUGE: int | None = getattr(mmap, "MADV_HUGEPAGE", None)
 _HUGE_BYTES = 2**21
 
 
-def mapping(size: int) -> torch.Tensor:
+def mapping(size: int, *, what: str = "masters of weights") -> torch.Tensor:
     """Bytes of host memory that belong to no allocator; pages are taken when they are written.
 
     In large pages where the system has them: they are taken, and pinned, faster. Raises
-    `MemoryShortage` where the system refuses so much.
+    `MemoryShortage` where the system refuses so much, and says `what` it was for.
     """
     if size == 0:
         return torch.empty(0, dtype=torch.uint8)
@@ -27,8 +27,7 @@ def mapping(size: int) -> torch.Tensor:
         memory: Any = mmap.mmap(-1, size)
     except (OSError, OverflowError) as error:
         raise MemoryShortage(
-            f"Not enough host memory for masters of weights: {format_bytes(size)} were refused "
-            f"({error}).",
+            f"Not enough host memory for {what}: {format_bytes(size)} were refused ({error}).",
             advice="close other programs, or raise the limit of the process (`ulimit -v`)",
         ) from None
     if _HUGE is not None and size >= _HUGE_BYTES:
