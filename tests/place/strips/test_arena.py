@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import threading
 from collections.abc import Callable
+from pathlib import Path
 
 import psutil
 import pytest
@@ -23,6 +24,7 @@ from tightfit.place.strips import arena as module
 from tightfit.place.strips.arena import HostArena
 from tightfit.units import GIB, MIB
 
+SMAPS = Path("/proc/self/smaps")
 HOST = HostMemory(16 * GIB, 12 * GIB, None, None)
 
 
@@ -45,6 +47,19 @@ class Driver:
 
     def pins(self, budget: int = GIB) -> Pins:
         return Pins(budget, register=self.register, unregister=self.unregister)
+
+
+def mapped_at(address: int) -> tuple[str, list[str]]:
+    """Permissions and flags of the mapping that an address lies in."""
+    kind = ""
+    for line in SMAPS.read_text(encoding="utf-8").splitlines():
+        words = line.split()
+        first, dash, end = words[0].partition("-")
+        if dash:
+            kind = words[1] if int(first, 16) <= address < int(end, 16) else ""
+        elif kind and words[0] == "VmFlags:":
+            return kind, words[1:]
+    raise AssertionError("not mapped")
 
 
 @pytest.fixture(name="card", params=["cpu", "virtual:1MiB"])
@@ -170,6 +185,17 @@ def test_every_page_is_taken_at_once_and_given_back() -> None:
         assert process.memory_info().rss - before > 0.95 * size
         assert not any("tightfit" in thread.name for thread in threading.enumerate())
     assert process.memory_info().rss - before < 0.25 * size
+
+
+@pytest.mark.skipif(not SMAPS.exists(), reason="only Linux tells how memory is mapped")
+def test_it_is_asked_for_in_large_pages_and_not_for_forks() -> None:
+    """Private: what is shared with forked processes gets no large pages as systems are set up."""
+    with HostArena(8 * MIB, open_card("cpu")) as arena:
+        kind, flags = mapped_at(arena.buffer.data_ptr())
+    assert kind == "rw-p"
+    assert "dc" in flags  # not copied on a fork
+    if Path("/sys/kernel/mm/transparent_hugepage").exists():
+        assert "hg" in flags
 
 
 @given(st.integers(0, 2**40), st.integers(0, 2 * MIB - 1), st.integers(1, 300))

@@ -64,7 +64,7 @@ class HostArena:
             pins = Pins.cuda(pin_budget(memory)) if card.kind == "cuda" else Pins.none()
         self.pinned = False
         self._pins = pins
-        self._buffer = mapping(size, what="activations")
+        self._buffer = mapping(size, what="activations", private=True)
         try:
             _touch(self._buffer)
             if pin is not False:
