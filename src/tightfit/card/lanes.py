@@ -3,9 +3,9 @@
 Copies and compute run side by side and in no order but the one that is asked for: a queue `mark`s
 a point, another `wait`s for it, and the host goes on at once. *Ready*: compute waits for the mark
 after a copy. *Free*: the next copy into the same bytes waits for the mark after compute. Fresh
-memory needs a *free* too, since what held it before may still be at work. A copy back to the host
-is the same with parts exchanged: it waits for compute to have written, and whoever writes next to
-those bytes of the card, copies from those of the host, or reads them there, waits for the copy.
+memory needs a *free* too, since what held it before may still be at work. With a copy back to the
+host the parts are exchanged: it waits for a mark after compute has written. Whoever is next to
+write over those bytes of the card, to copy from where they went, or to read there, waits for it.
 """
 
 from __future__ import annotations

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-
-import torch
+from collections.abc import Iterator
 
 from tightfit.card.virtual.clocks import Clock
 from tightfit.card.virtual.pending import Back, Copy
@@ -47,15 +45,6 @@ class HostSide:
     def comers(self, place: Span) -> Iterator[Back]:
         """Copies back to bytes of `place`."""
         return (each for each in self._backs if overlap(each.place, place))
-
-    def show(self, which: Callable[[Back], bool]) -> Iterator[str]:
-        """The host sees what has been taken from the card for these; what hindered it."""
-        with torch.inference_mode():
-            for each in self._backs:
-                if not each.arrived and which(each):
-                    sentence = each.show()
-                    if sentence is not None:
-                        yield sentence
 
     def forget(self, known: Clock) -> None:
         """Whatever comes from now on comes after what the host has waited for."""

@@ -10,7 +10,7 @@ import random
 import threading
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -257,7 +257,7 @@ class Traffic:
             )
         if len(late) < len(comers):
             self._land(line.clock)
-            self._show(line.clock, lambda back: back in comers)
+            self._show(line.clock, comers)
         return late
 
     def mark(self, line: Line) -> Clock:
@@ -287,7 +287,7 @@ class Traffic:
                 for other in (traffic._known, *(line.clock for line in tuple(traffic._lines))):
                     join(other, seen)
                 traffic._land(seen)
-                traffic._show(seen)
+                traffic._show(seen, traffic._host.backs)
                 traffic._host.forget(traffic._known)
 
     def host_waits_for_compute(self) -> None:
@@ -396,12 +396,13 @@ class Traffic:
                 elif (sentence := each.arrive()) is not None:
                     self._report(sentence)
 
-    def _show(self, clock: Clock, which: Callable[[Back], bool] = lambda _: True) -> None:
-        """The host sees what is in the past of `clock`, where that has been carried out."""
-        for sentence in self._host.show(
-            lambda back: back.tick <= clock.get(back.lane, 0) and which(back)
-        ):
-            self._report(sentence)
+    def _show(self, clock: Clock, backs: Iterable[Back]) -> None:
+        """The host sees what is in the past of `clock`, which has been carried out."""
+        with torch.inference_mode():
+            for back in backs:
+                seen = not back.arrived and back.tick <= clock.get(back.lane, 0)
+                if seen and (sentence := back.show()) is not None:
+                    self._report(sentence)
 
 
 def _late(uses: Uses, span: Span, clock: Clock) -> list[Back]:
