@@ -32,7 +32,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from fnmatch import fnmatch
 from pathlib import Path
@@ -42,7 +43,7 @@ from provenance import machine_of, versions_of
 from rows import write
 from vae_jobs import EVERY, FULL, MINI, Job
 from vae_rows import VaeRow, beside, in_order, read_rows, summary, table
-from vae_run import Bench
+from vae_run import CALLS, Bench
 
 from tightfit.card import open_card
 
@@ -50,6 +51,7 @@ RESULTS = Path(__file__).parent / "results" / "vae.json"
 _GRACE = 30.0
 _PATIENCE = 1.5
 """A job may take so much longer than expected, and some seconds more."""
+_LOOK = 0.5
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -96,7 +98,7 @@ class Runs:
         for at, job in enumerate(self.jobs):
             later = sum(each.seconds for each in self.jobs[at + 1 :])
             left = end - time.monotonic()
-            seconds = min(max(job.seconds, left - later), _PATIENCE * job.seconds)
+            seconds = min(max(job.seconds, left - later), _PATIENCE * job.seconds, left)
             if left < job.seconds / 2:
                 print(f"no time for {job.name}", file=sys.stderr)
                 continue
@@ -104,21 +106,37 @@ class Runs:
         return self.rows
 
     def _job(self, job: Job, seconds: float) -> None:
-        """One process; what it did not get to is a row with a note."""
-        part = self.folder / "rows.json"
-        part.unlink(missing_ok=True)
+        """One process, whose rows are kept as they come; what it did not get to is one too."""
         start = time.monotonic()
-        ended = _in_a_process(self.options, job, part, seconds)
-        found: list[VaeRow] = []
-        if part.exists():
-            found, self._machine, self._versions = read_rows(part)
+        limit = seconds + _GRACE
+        part = self.folder / f"{job.name}.json"
+        with _started(self.options, job, part, seconds) as process:
+            seen = None
+            while (code := _ended(process)) is None and time.monotonic() - start < limit:
+                if part.exists() and (now := part.stat().st_mtime_ns) != seen:
+                    seen = now
+                    self._keep(read_rows(part)[0], part)
+        words = {None: f"stopped after {limit:.0f} s", 0: "done"}
+        ended = words.get(code, f"its process ended with {code}")
+        found = read_rows(part)[0] if part.exists() else []
         there = {row.who for row in found}
-        missing = [who for who in EVERY if who in self.options.who and who not in there]
-        found += [VaeRow(job.name, who, completed=False, note=ended) for who in missing]
+        found += [
+            VaeRow(job.name, who, completed=False, note=ended)
+            for who in EVERY
+            if who in self.options.who and who not in there
+        ]
+        self._keep(found, part)
         took = time.monotonic() - start
-        words = f"{took:.0f} s, {job.seconds:.0f} expected, {ended}"
-        print(f"{job.name}: {words}", file=sys.stderr, flush=True)
-        self.rows = in_order([*self.rows, *found], [each.name for each in self.jobs])
+        told = f"{took:.0f} s, {job.seconds:.0f} expected, {ended}"
+        print(f"{job.name}: {told}", file=sys.stderr, flush=True)
+
+    def _keep(self, found: Sequence[VaeRow], part: Path) -> None:
+        """Beside the others, and in the file."""
+        if part.exists():
+            _, self._machine, self._versions = read_rows(part)
+        fresh = {(row.job, row.who) for row in found}
+        others = [row for row in self.rows if (row.job, row.who) not in fresh]
+        self.rows = in_order([*others, *found], [each.name for each in self.jobs])
         machine: dict[str, Any] | None = getattr(self, "_machine", None)
         if self.output is not None and machine is not None:
             self._write(self.output, machine)
@@ -132,8 +150,11 @@ class Runs:
         write(output, rows, machine=machine, versions=self._versions)
 
 
-def _in_a_process(options: argparse.Namespace, job: Job, part: Path, seconds: float) -> str:
-    """Measure one job, killed when it takes much too long; how it ended."""
+@contextmanager
+def _started(
+    options: argparse.Namespace, job: Job, part: Path, seconds: float
+) -> Iterator[subprocess.Popen[bytes]]:
+    """A process that measures one job; on the way out it ends."""
     command = [sys.executable, __file__, "--job", job.name, "--output", str(part)]
     command += ["--who", ",".join(options.who), "--seconds", f"{seconds:.0f}"]
     command += ["--cpu"] if options.cpu else []
@@ -141,12 +162,19 @@ def _in_a_process(options: argparse.Namespace, job: Job, part: Path, seconds: fl
     command += ["--commit", options.commit] if options.commit else []
     with tempfile.TemporaryDirectory() as learnt:
         environment = {**os.environ, "XDG_CACHE_HOME": learnt}
-        limit = seconds + _GRACE
-        try:
-            ended = subprocess.run(command, env=environment, timeout=limit, check=False)
-        except subprocess.TimeoutExpired:
-            return f"stopped after {limit:.0f} s"
-    return "done" if ended.returncode == 0 else f"its process ended with {ended.returncode}"
+        with subprocess.Popen(command, env=environment) as process:
+            try:
+                yield process
+            finally:
+                process.kill()
+
+
+def _ended(process: subprocess.Popen[bytes]) -> int | None:
+    """Its exit code, None where it still runs after a while."""
+    try:
+        return process.wait(timeout=_LOOK)
+    except subprocess.TimeoutExpired:
+        return None
 
 
 def _one_job(options: argparse.Namespace, job: Job) -> None:
@@ -154,7 +182,14 @@ def _one_job(options: argparse.Namespace, job: Job) -> None:
     deadline = time.monotonic() + options.seconds
     card = open_card(job.card if options.cpu else "cuda:0")
     machine, versions = machine_of(card), versions_of(options.commit)
-    bench = Bench(job, card, options.who, deadline=deadline, trace=not options.untraced)
+    bench = Bench(
+        job,
+        card,
+        options.who,
+        calls=1 if options.cpu else CALLS,
+        deadline=deadline,
+        trace=not options.untraced,
+    )
     rows: dict[str, VaeRow] = {}
     for row in bench.rows():
         again = row.who in rows

@@ -42,7 +42,7 @@ class Job:
     budget: int
     dtype: torch.dtype = torch.bfloat16
     bar: float | None = None
-    seconds: float = 20.0
+    seconds: float = 60.0
     tile: int = 512
     card: str = "virtual:64GiB"
 
@@ -103,21 +103,21 @@ MINI = (
         tile=128,
     ),
     Job(
-        "wan2.1-vae-mini decode 5x48x64",
+        "wan2.1-vae-mini decode 5x64x96",
         "wan2.1-vae-mini",
         "decode",
-        (5, 48, 64),
-        6 * MIB,
+        (5, 64, 96),
+        11 * MIB,
         dtype=torch.float32,
         bar=1.5,
         tile=64,
     ),
     Job(
-        "seed-mini encode 64x64x5",
+        "seed-mini encode 96x96x5",
         "wan2.1-vae-mini",
         "encode",
-        (5, 64, 64),
-        8 * MIB,
+        (5, 96, 96),
+        10 * MIB,
         dtype=torch.float32,
         bar=1.6,
         tile=64,

@@ -17,6 +17,8 @@ from tightfit.units import GIB, MIB
 ERROR, FURTHER = 2e-2, 1.1
 """Relative rms from the whole run, and times the whole run's own distance from one in float32."""
 
+_NOTE = 80
+
 Verdict = tuple[str, bool | None]
 """What is asked for, with its figure, and whether it is met; None where it was not measured."""
 
@@ -180,14 +182,13 @@ def table(rows: Iterable[VaeRow]) -> str:
         "host",
         "rms error",
         "from fp32",
-        "note",
     )
     lines = [f"| {' | '.join(head)} |", f"|{'---|' * len(head)}"]
     for row in rows:
         cells = (
             row.job,
             row.who,
-            (row.rung or "") if row.completed else "**nothing**",
+            (row.rung or "") if row.completed else f"**nothing**: {row.note[:_NOTE]}",
             _text(row.seconds, ".3f"),
             _text(row.ratio, ".2f"),
             _text(row.limit_seconds, ".3f"),
@@ -196,7 +197,6 @@ def table(rows: Iterable[VaeRow]) -> str:
             _gib(row.host_peak_bytes),
             "0 (bit-equal)" if row.bit_equal else _text(row.rms_error, ".2e"),
             _text(row.fp32_rms_error, ".2e"),
-            row.note,
         )
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)

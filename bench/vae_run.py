@@ -39,9 +39,10 @@ from tightfit.run.vae import Vae
 from tightfit.units import format_bytes
 from tightfit.weigh import weight_bytes
 
-_RUNS, _LONG = 3, 8.0
-"""A call is timed so often after a first one; of a peer that takes so many seconds, the first
-one counts alone."""
+CALLS = 3
+"""That are timed after a first one."""
+_LONG = 8.0
+"""Of a peer that takes so many seconds, the first call counts alone."""
 _LOOK = 0.01
 _WORDS = 300
 _TIMED = "timed from host tensor to host tensor, the weights on the card"
@@ -73,9 +74,10 @@ def timed(
     call: Callable[[], torch.Tensor],
     *,
     first: Callable[[], Any] | None = None,
+    calls: int = CALLS,
     patient: bool = True,
 ) -> Timed:
-    """Call `first` (else `call`) once and then `call` as often as counts, waiting for each.
+    """Call `first` (else `call`) once, then `call` so many `calls`, waiting for each.
 
     Where nobody is `patient` and the first call took long, it is the one that counts.
     """
@@ -107,7 +109,7 @@ def timed(
         highest = before
         seconds: list[float] = []
         value: torch.Tensor | None = None
-        for _ in range(_RUNS):
+        for _ in range(calls):
             value = None  # two results at a time are not what is measured
             start = time.perf_counter()
             value = call()
@@ -134,6 +136,7 @@ class Bench:
         job: what is measured.
         card: free.
         whos: which rows are asked for.
+        calls: that are timed, of each.
         deadline: of `time.monotonic`; no peer starts after it, nor the run in float32.
         trace: one more call of ours is looked at by a profiler.
     """
@@ -141,6 +144,7 @@ class Bench:
     job: Job
     card: Card
     whos: Sequence[str] = EVERY
+    calls: int = CALLS
     deadline: float = math.inf
     trace: bool = True
     results: dict[str, torch.Tensor] = field(default_factory=dict)
@@ -194,7 +198,7 @@ class Bench:
         """On the free card; what the errors of the others are taken from."""
         call = partial(self._plain(), self.values)
         try:
-            seen = timed(self.card, call)
+            seen = timed(self.card, call, calls=self.calls)
         except Exception as error:
             words = f"does not fit: {_told(error)}"
             return replace(row, completed=False, rung=None, **self._peaks()).said(words)
@@ -210,7 +214,7 @@ class Bench:
         """What diffusers does itself."""
         with tiled(self.vae.module, size) as words:
             call = partial(self._plain(), self.values)
-            seen = timed(self.card, call, patient=False)
+            seen = timed(self.card, call, calls=self.calls, patient=False)
         row = self._seen(replace(row, rung=words), seen)
         ours = self.results.get(OURS)
         if WHOLE not in self.results and ours is not None:
@@ -222,7 +226,12 @@ class Bench:
         row = replace(row, budget_bytes=self.job.budget)
         reports: list[Report] = []
         try:
-            seen = timed(self.card, lambda: self._work(reports), first=self._library_call)
+            seen = timed(
+                self.card,
+                lambda: self._work(reports),
+                first=partial(self._library_call, reports),
+                calls=self.calls,
+            )
         except MemoryShortage as shortage:
             return _refused(row, shortage)
         report = reports[-1]
@@ -261,15 +270,16 @@ class Bench:
             return row.said(f"no trace: {_told(error)}")
         return row.broken_down(seen)
 
-    def _library_call(self) -> torch.Tensor:
-        """As a user calls it: the latent, or frames."""
+    def _library_call(self, reports: list[Report]) -> torch.Tensor:
+        """As a user calls it: the latent, or frames; its report is added to `reports`."""
+        how: dict[str, Any] = {"vae": self.vae, "card": self.card, "vram": self.job.budget}
         if self.job.direction == "encode":
-            return tightfit.encode(
-                self.source, vae=self.vae, card=self.card, vram=self.job.budget
-            ).value.latent
-        return tightfit.decode(
-            self.values, vae=self.vae, card=self.card, vram=self.job.budget
-        ).value.pixels
+            encoded = tightfit.encode(self.source, **how)
+            reports.append(encoded.report)
+            return encoded.value.latent
+        decoded = tightfit.decode(self.values, **how)
+        reports.append(decoded.report)
+        return decoded.value.pixels
 
     def _work(self, reports: list[Report]) -> torch.Tensor:
         """What such a call does between two host tensors; its report is added to `reports`."""
