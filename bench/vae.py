@@ -41,9 +41,10 @@ from typing import Any
 
 from provenance import machine_of, versions_of
 from rows import write
+from vae_calls import CALLS
 from vae_jobs import EVERY, FULL, MINI, Job
 from vae_rows import VaeRow, beside, in_order, read_rows, summary, table
-from vae_run import CALLS, Bench
+from vae_run import Bench
 
 from tightfit.card import open_card
 

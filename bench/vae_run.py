@@ -10,14 +10,13 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
 from statistics import median
-from threading import Thread
 from typing import Any
 
-import psutil
 import torch
 from rows import Try
 from stream_steps import rms, same_bits
 from torch import nn
+from vae_calls import CALLS, Timed, in_a_thread, timed
 from vae_jobs import EVERY, OURS, TILED, WHOLE, Job
 from vae_peers import plain, tiled
 from vae_rows import VaeRow, limit_of
@@ -28,7 +27,6 @@ from tightfit.adapters import find_vae, load_vae
 from tightfit.api.memory import open_memory
 from tightfit.api.work import Chosen, Watching, Work
 from tightfit.card import Card
-from tightfit.card.polling import polled
 from tightfit.errors import MemoryShortage
 from tightfit.place import placed
 from tightfit.place.link import measure_link
@@ -39,93 +37,8 @@ from tightfit.run.vae import Vae
 from tightfit.units import format_bytes
 from tightfit.weigh import weight_bytes
 
-CALLS = 3
-"""That are timed after a first one."""
-_LONG = 8.0
-"""Of a peer that takes so many seconds, the first call counts alone."""
-_LOOK = 0.01
 _WORDS = 300
 _TIMED = "timed from host tensor to host tensor, the weights on the card"
-
-
-@dataclass(frozen=True)
-class Timed:
-    """What came of calling something several times.
-
-    Attributes:
-        value: of the last call.
-        first_value, first: what the first call gave, and its seconds.
-        seconds: of each call that counts.
-        allocated, reserved: the most of the card while they ran.
-        host: bytes that the process grew by while they ran, the result included.
-    """
-
-    value: torch.Tensor
-    first_value: Any
-    first: float
-    seconds: tuple[float, ...]
-    allocated: int | None
-    reserved: int | None
-    host: int
-
-
-def timed(
-    card: Card,
-    call: Callable[[], torch.Tensor],
-    *,
-    first: Callable[[], Any] | None = None,
-    calls: int = CALLS,
-    patient: bool = True,
-) -> Timed:
-    """Call `first` (else `call`) once, then `call` so many `calls`, waiting for each.
-
-    Where nobody is `patient` and the first call took long, it is the one that counts.
-    """
-    gc.collect()
-    card.trim()
-    card.reset_peaks()
-    before = highest = _resident()
-
-    def look() -> None:
-        nonlocal highest
-        highest = max(highest, _resident())
-
-    with polled(look, seconds=_LOOK):
-        start = time.perf_counter()
-        first_value = (first or call)()
-        card.sync()
-        took = time.perf_counter() - start
-        if took >= _LONG and not patient:
-            peaks = card.read()
-            return Timed(
-                first_value,
-                first_value,
-                took,
-                (took,),
-                peaks.peak_allocated,
-                peaks.peak_reserved,
-                highest - before,
-            )
-        highest = before
-        seconds: list[float] = []
-        value: torch.Tensor | None = None
-        for _ in range(calls):
-            value = None  # two results at a time are not what is measured
-            start = time.perf_counter()
-            value = call()
-            card.sync()
-            seconds.append(time.perf_counter() - start)
-        assert value is not None
-    peaks = card.read()
-    return Timed(
-        value,
-        first_value,
-        took,
-        tuple(seconds),
-        peaks.peak_allocated,
-        peaks.peak_reserved,
-        highest - before,
-    )
 
 
 @dataclass
@@ -173,12 +86,16 @@ class Bench:
     def _row(self, who: str) -> VaeRow:
         """One way, in a thread of its own: libraries keep per thread what they chose before."""
         row = VaeRow(
-            self.job.name, who, weights_bytes=weight_bytes(self.vae.module), link_rate=self.rate
+            self.job.name,
+            who,
+            budget_bytes=self.job.budget if who == OURS else None,
+            weights_bytes=weight_bytes(self.vae.module),
+            link_rate=self.rate,
         )
         if who not in (WHOLE, OURS) and time.monotonic() > self.deadline:
             return replace(row, completed=False, note="no time was left")
         try:
-            row = _in_a_thread(partial(self._ways()[who], row))
+            row = in_a_thread(partial(self._ways()[who], row))
         except Exception as error:
             row = replace(row, completed=False, **self._peaks()).said(_told(error))
         self.vae.reset()
@@ -223,7 +140,6 @@ class Bench:
 
     def _ours(self, row: VaeRow) -> VaeRow:
         """The library under its budget: its own call first, then the job within it is timed."""
-        row = replace(row, budget_bytes=self.job.budget)
         reports: list[Report] = []
         try:
             seen = timed(
@@ -317,7 +233,9 @@ class Bench:
     def _seen(self, row: VaeRow, seen: Timed) -> VaeRow:
         """What was measured of any way, and how far it is from the whole run."""
         whole = self.results.get(WHOLE)
-        once = len(seen.seconds) == 1
+        equal = None if whole is None else same_bits(seen.value, whole)
+        error = 0.0 if equal else None if whole is None else rms(seen.value, whole)
+        once = seen.seconds == (seen.first,)
         row = replace(
             row,
             seconds=median(seen.seconds),
@@ -327,8 +245,8 @@ class Bench:
             peak_reserved_bytes=seen.reserved,
             host_peak_bytes=seen.host,
             input_bytes=self.values.nbytes,
-            bit_equal=None if whole is None else same_bits(seen.value, whole),
-            rms_error=None if whole is None else rms(seen.value, whole),
+            bit_equal=equal,
+            rms_error=error,
         )
         return row.said(
             f"host_peak_bytes {seen.host} ({format_bytes(seen.host)}, the result included)",
@@ -343,7 +261,7 @@ class Bench:
         if time.monotonic() > self.deadline:
             wanted, words = None, "no time was left for a run in float32"
         else:
-            wanted, words = _in_a_thread(self._float32)
+            wanted, words = in_a_thread(self._float32)
         for row in rows:
             result = results[row.who]
             if row.who not in (WHOLE, OURS) or result is None:
@@ -382,11 +300,6 @@ def _refused(row: VaeRow, shortage: MemoryShortage) -> VaeRow:
     )
 
 
-def _resident() -> int:
-    """Bytes of this process in the host's memory; what CUDA's driver pins of it is among them."""
-    return int(psutil.Process().memory_info().rss)
-
-
 def _try(attempt: Any) -> Try:
     return Try(
         attempt["rung"],
@@ -420,22 +333,3 @@ def _told(error: Exception) -> str:
     """The first line of an error; the error itself holds frames, and they hold tensors."""
     lines = str(error).strip().splitlines()
     return f"{type(error).__name__}{': ' + lines[0][:_WORDS] if lines else ''}"
-
-
-def _in_a_thread(work: Callable[[], Any]) -> Any:
-    """Run `work` in a new thread, so that nothing which libraries keep per thread is there yet."""
-    values: list[Any] = []
-    errors: list[Exception] = []
-
-    def run() -> None:
-        try:
-            values.append(work())
-        except Exception as error:
-            errors.append(error)
-
-    thread = Thread(target=run)
-    thread.start()
-    thread.join()
-    if errors:
-        raise errors.pop()
-    return values[0]
