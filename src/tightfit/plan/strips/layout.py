@@ -1,0 +1,383 @@
+"""The plan of a network in strips: how high they are, and what is kept on the card or the host."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from tightfit.plan.strips.network import Network
+from tightfit.plan.strips.reach import share
+from tightfit.plan.strips.shelf import Shelf, rounded
+from tightfit.plan.strips.spans import Strip, Taken, strip_of, taken, work
+from tightfit.plan.strips.stages import CONSTANTS, Stage, Stages
+
+SLOTS = 2
+"""Buffers on the card for what is on its way, up and down each: one is filled, one is used."""
+_SHARES = (0.3, 0.5, 0.7, 0.9)
+_RESULT_SHARE = 8
+
+
+@dataclass(frozen=True)
+class Rates:
+    """What a card does in a second.
+
+    Attributes:
+        flops: floating-point operations.
+        link: bytes to the card, and as many from it at the same time.
+        launch: seconds that one operator takes at least.
+    """
+
+    flops: float
+    link: float
+    launch: float = 10e-6
+
+
+@dataclass(frozen=True)
+class LaidStage:
+    """A stage with its strips.
+
+    Attributes:
+        stage: itself.
+        strips: in order; empty for one that is not run in strips.
+        working: bytes of the card beside what is kept: tensors, and buffers for copies.
+        load, store: bytes of one buffer; 0 where nothing is copied.
+    """
+
+    stage: Stage
+    strips: tuple[Strip, ...]
+    working: int
+    load: int = 0
+    store: int = 0
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How a network is run in strips.
+
+    Attributes:
+        stages: in order.
+        on_card: value → how many of its first strips stay on the card; the others lie on the host.
+        offsets: (value, strip) → where it lies on the host.
+        dead: (stage, strip) → kept strips, as (value, strip), that nobody reads after it.
+        host_bytes: that takes.
+        card_bytes: the most that is taken of the card, weights apart.
+        result_on_card: the result is put together there.
+        up, down: bytes copied to the card, and from it.
+        flops: operations, and `again` those among them that are done more than once.
+        seconds: predicted.
+        counts: value → into how many strips it was cut when it was made.
+        last: value → the last stage that reads it.
+    """
+
+    stages: tuple[LaidStage, ...]
+    on_card: dict[int, int]
+    offsets: dict[tuple[int, int], int]
+    dead: dict[tuple[int, int], tuple[tuple[int, int], ...]]
+    host_bytes: int
+    card_bytes: int
+    result_on_card: bool
+    up: int
+    down: int
+    flops: float
+    again: float
+    seconds: float
+    counts: dict[int, int] = field(default_factory=dict)
+    last: dict[int, int] = field(default_factory=dict)
+
+    @property
+    def most_strips(self) -> int:
+        """Of the stage that is cut most."""
+        return max((len(each.strips) for each in self.stages), default=1)
+
+
+@dataclass
+class Laying:
+    """Lays out one network for rooms of any size; what it finds out it remembers."""
+
+    network: Network
+    stages: Stages
+    rates: Rates
+    _strips: dict[tuple[int, int], tuple[Strip, ...]] = field(default_factory=dict)
+    _taken: dict[tuple[int, int], Taken] = field(default_factory=dict)
+
+    def within(self, room: int, *, given_on_card: bool = True) -> Layout | None:
+        """The quickest way in `room` bytes of the card beside weights; None where there is none.
+
+        With `given_on_card` the input lies there already, and is none of it.
+        """
+        found = [self._shared(room, share_, given_on_card) for share_ in _SHARES]
+        fitting = [one for one in found if one is not None]
+        return min(fitting, key=lambda one: one.seconds, default=None)
+
+    def least(self) -> int:
+        """Bytes of the card below which no layout is found, to within a sixteenth."""
+        high = 2**20
+        while self.within(high) is None:
+            high *= 2
+        low = high // 2
+        while high - low > high // 16:
+            middle = (low + high) // 2
+            low, high = (middle, high) if self.within(middle) is None else (low, middle)
+        return high
+
+    def _shared(self, room: int, part: float, given_on_card: bool) -> Layout | None:
+        """With strips that take no more than a part of what is left beside what must stay."""
+        fixed = self._fixed()
+        result = self.network.extents[self.network.result]
+        result_on_card = result.bytes * _RESULT_SHARE <= room
+        counts: dict[int, int] = {}
+        spare: dict[int, int] = {}
+        for stage in self.stages.stages:
+            there = fixed[stage.number] + (result.bytes if result_on_card else 0)
+            left = room - there
+            if not stage.in_strips:
+                spare[stage.number] = left - self._gathered(stage)
+                counts[stage.number] = 0
+            else:
+                left -= self._gathered(stage)
+                count = self._count(stage, int(left * part)) or self._count(stage, left)
+                if count is None:
+                    return None
+                counts[stage.number] = count
+                spare[stage.number] = left - self._working(stage, count)
+            if spare[stage.number] < 0:
+                return None
+        on_card = self._kept(counts, spare, given_on_card, result_on_card)
+        return self._laid(counts, on_card, fixed, result_on_card, given_on_card)
+
+    def _fixed(self) -> dict[int, int]:
+        """Bytes that lie on the card during each stage, whatever is decided."""
+        extents, stages = self.network.extents, self.stages
+        numbers = [stage.number for stage in stages.stages]
+        fixed = dict.fromkeys(numbers, 0)
+        memories: set[int] = set()
+        for value, made in stages.made.items():
+            last = stages.last.get(value)
+            if last is None or made % 2 == 0 or extents[value].memory in memories:
+                continue
+            memories.add(extents[value].memory)
+            for number in numbers:
+                if made <= number <= last:
+                    fixed[number] += rounded(extents[value].bytes)
+        return fixed
+
+    def _gathered(self, stage: Stage) -> int:
+        """Bytes of what is read all at once, and for a stage without strips, of what it takes."""
+        extents = self.network.extents
+        total = sum(rounded(extents[value].bytes) for value in stage.gathers)
+        if stage.in_strips or stage.number == CONSTANTS:
+            return total
+        beside = 0.0
+        for at in stage.steps:
+            step = self.network.steps[at]
+            sizes = [extents[use.value].bytes for use in step.uses]
+            beside = max(beside, step.scratch * (sum(sizes) + sum(extents[v].bytes for v in step.makes)))
+        return total + int(beside)
+
+    def _count(self, stage: Stage, room: int) -> int | None:
+        """The fewest strips that take no more than `room`."""
+        rows = max((self.network.extents[value].rows for value in stage.keeps), default=1)
+        count = 1
+        while True:
+            size = self._working(stage, count)
+            if size <= room:
+                return count
+            if count >= rows:
+                return None
+            guess = int(count * min(4.0, max(1.0, size / max(1, room))))
+            count = min(rows, max(count + 1, guess))
+
+    def _working(self, stage: Stage, count: int) -> int:
+        told = self._played(stage, count)
+        return told.peak + SLOTS * (rounded(told.load) + rounded(told.store))
+
+    def _played(self, stage: Stage, count: int) -> Taken:
+        key = (stage.number, count)
+        if key not in self._taken:
+            some = sorted({0, min(1, count - 1), count // 2, count - 1})
+            each = [
+                taken(self.network, stage, strip_of(self.network, stage, index, count))
+                for index in some
+            ]
+            self._taken[key] = Taken(
+                max(one.peak for one in each),
+                max(one.load for one in each),
+                max(one.store for one in each),
+            )
+        return self._taken[key]
+
+    def _all(self, stage: Stage, count: int) -> tuple[Strip, ...]:
+        key = (stage.number, count)
+        if key not in self._strips:
+            self._strips[key] = tuple(
+                strip_of(self.network, stage, index, count) for index in range(count)
+            )
+        return self._strips[key]
+
+    def _kept(
+        self, counts: dict[int, int], spare: dict[int, int], given_on_card: bool, result: bool
+    ) -> dict[int, int]:
+        """How many strips of each value stay on the card: what is small and short-lived first."""
+        extents, stages = self.network.extents, self.stages
+        left = dict(spare)
+        found: dict[int, int] = {self.network.given: 1 if given_on_card else 0}
+        kept = [value for stage in stages.stages for value in stage.keeps]
+        if result:
+            found[self.network.result] = counts[stages.made[self.network.result]]
+            kept = [value for value in kept if value != self.network.result]
+
+        def weight(value: int) -> int:
+            return extents[value].bytes * (stages.last[value] - stages.made[value])
+
+        for value in sorted(kept, key=weight):
+            life = [n for n in left if stages.made[value] <= n <= stages.last[value]]
+            count = counts[stages.made[value]]
+            size = extents[value].bytes
+            fits = min(left[number] for number in life)
+            number = count if fits >= rounded(size) else max(0, fits * count // size - 1)
+            found[value] = number = min(number, count)
+            taken_ = -(-size * number // count)
+            for stage in life:
+                left[stage] -= rounded(taken_)
+        return found
+
+    def _laid(
+        self,
+        counts: dict[int, int],
+        on_card: dict[int, int],
+        fixed: dict[int, int],
+        result_on_card: bool,
+        given_on_card: bool,
+    ) -> Layout:
+        network, extents = self.network, self.network.extents
+        shelf = Shelf()
+        offsets: dict[tuple[int, int], int] = {}
+        dead: dict[tuple[int, int], tuple[tuple[int, int], ...]] = {}
+        there: dict[tuple[int, int], int] = {}  # what is kept now, and its bytes
+        card = peak = up = down = 0
+        flops = again = seconds = 0.0
+        laid: list[LaidStage] = []
+        counts_of = {value: counts[self.stages.made[value]] for value in on_card
+                     if value != network.given}  # fmt: skip
+        counts_of[network.given] = 1
+        if not given_on_card:
+            offsets[network.given, 0] = shelf.take(extents[network.given].bytes)
+            there[network.given, 0] = extents[network.given].bytes
+        result = extents[network.result].bytes if result_on_card else 0
+        for stage in self.stages.stages:
+            number = stage.number
+            beside = fixed[number] + result + self._gathered(stage)
+            if not stage.in_strips:
+                seconds += self._seconds(stage, (), 0, 0)
+                peak = max(peak, card + beside)
+                laid.append(LaidStage(stage, (), 0))
+                dead[number, 0] = self._gone(there, number, 0, None, counts_of)
+                card -= self._drop(dead[number, 0], there, on_card, offsets, shelf)
+                continue
+            strips = self._all(stage, counts[number])
+            brought = sent = load = store = 0
+            for index, strip in enumerate(strips):
+                for value in stage.loads:
+                    size = self._from_host(value, strip, on_card, counts_of)
+                    brought += size
+                    load = max(load, size)
+                for value in stage.keeps:
+                    if value == network.result:
+                        continue
+                    begin, end = strip.own[value]
+                    size = extents[value].of(end - begin)
+                    there[value, index] = size
+                    if index < on_card[value]:
+                        card += rounded(size)
+                    else:
+                        offsets[value, index] = shelf.take(size)
+                        sent += size
+                        store = max(store, size)
+                peak = max(peak, card + beside + self._working(stage, counts[number]))
+                dead[number, index] = self._gone(there, number, index, strips, counts_of)
+                card -= self._drop(dead[number, index], there, on_card, offsets, shelf)
+            if network.result in stage.keeps:
+                sent += extents[network.result].bytes
+                if not result_on_card:
+                    sizes = [strip.own[network.result] for strip in strips]
+                    most = max(end - begin for begin, end in sizes)
+                    store = max(store, extents[network.result].of(most))
+            laid.append(
+                LaidStage(stage, strips, self._working(stage, counts[number]), load, store)
+            )
+            done = work(network, stage, strips)
+            once = float(sum(network.steps[at].flops for at in stage.steps))
+            flops, again = flops + done, again + max(0.0, done - once)
+            up, down = up + brought, down + sent
+            seconds += self._seconds(stage, strips, brought, sent)
+        return Layout(
+            tuple(laid), on_card, offsets, dead, shelf.top, peak, result_on_card, up, down,
+            flops, again, seconds, counts_of, self.stages.last,
+        )  # fmt: skip
+
+    def _from_host(
+        self, value: int, strip: Strip, on_card: dict[int, int], counts: dict[int, int]
+    ) -> int:
+        """Bytes of what `strip` loads of `value` that lie on the host."""
+        span = strip.spans.get(value)
+        if span is None:
+            return 0
+        extent, count = self.network.extents[value], counts[value]
+        first = share(extent.rows, on_card[value], count)[0] if on_card[value] < count else span[1]
+        return extent.of(max(0, span[1] - max(span[0], first)))
+
+    def _gone(
+        self,
+        there: dict[tuple[int, int], int],
+        number: int,
+        index: int,
+        strips: Sequence[Strip] | None,
+        counts: dict[int, int],
+    ) -> tuple[tuple[int, int], ...]:
+        """Kept strips that nobody reads after strip `index` of stage `number`."""
+        last_strip = strips is None or index == len(strips) - 1
+        gone = []
+        for value, place in there:
+            if self.stages.last.get(value, -1) > number or value == self.network.result:
+                continue
+            if self.stages.last[value] < number or last_strip:
+                gone.append((value, place))
+                continue
+            assert strips is not None
+            end = share(self.network.extents[value].rows, place, counts[value])[1]
+            if place not in range(counts[value]) or self._reads_below(strips[index + 1], value, end):
+                continue
+            gone.append((value, place))
+        return tuple(gone)
+
+    @staticmethod
+    def _reads_below(strip: Strip, value: int, end: int) -> bool:
+        """Whether the next strip (and so any after it) reads rows before `end`."""
+        span = strip.spans.get(value)
+        return span is not None and span[0] < end
+
+    def _drop(
+        self,
+        gone: tuple[tuple[int, int], ...],
+        there: dict[tuple[int, int], int],
+        on_card: dict[int, int],
+        offsets: dict[tuple[int, int], int],
+        shelf: Shelf,
+    ) -> int:
+        """Take `gone` out of the books; bytes of the card that are free then."""
+        freed = 0
+        for key in gone:
+            size = there.pop(key)
+            if key in offsets:
+                shelf.give(offsets[key], size)
+            elif key[0] != self.network.given and key[1] < on_card[key[0]]:
+                freed += rounded(size)
+        return freed
+
+    def _seconds(self, stage: Stage, strips: Sequence[Strip], up: int, down: int) -> float:
+        flops = work(self.network, stage, strips) if strips else float(
+            sum(self.network.steps[at].flops for at in stage.steps)
+        )
+        launches = len(stage.steps) * max(1, len(strips))
+        compute = max(flops / self.rates.flops, launches * self.rates.launch)
+        return max(compute, up / self.rates.link, down / self.rates.link)
