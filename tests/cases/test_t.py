@@ -23,11 +23,11 @@ ROOM = 8 * GIB
 
 
 def watched(vae: Vae) -> tuple[Vae, list[tuple[int, ...]]]:
-    """The VAE, and the sizes behind batch and channels of all that it is given (dry runs apart)."""
+    """The VAE, and the sizes behind batch and channels of all that it is given on a card."""
     seen: list[tuple[int, ...]] = []
 
     def see(x: torch.Tensor) -> torch.Tensor:
-        if x.device.type != "meta":
+        if x.device.type == "vcard":
             seen.append(tuple(x.shape[2:]))
         return x
 
@@ -226,7 +226,7 @@ def test_t13_a_clip_shorter_than_the_temporal_tile_is_one_tile_in_time(
     vae = toy_vae("V3", width=8)
     source = torch.rand((1, 3, 5, 96, 96) if direction == "encode" else (1, 16, 2, 12, 12))
     reference = measured(vae, direction, source)
-    watching, seen = watched(vae)
+    watching, seen = watched(replace(vae, onward=None))
     request = Request(ROOM, wish=parse_tile("16x64x64", "4x16"), estimate=False)
     run_checked(Job(watching, direction, virtual(ROOM), request), source, reference.value)
     assert {sizes[0] for sizes in seen} == {source.shape[2]}
@@ -248,8 +248,11 @@ def test_t13_a_temporal_tile_that_bounds_nothing_is_replaced_by_one_that_fits(
 
 
 def test_temporal_tiles_that_are_asked_for_meet_without_a_gap() -> None:
-    """Each tile treats its first latent frame as a beginning; the overlap hides it."""
-    vae, source = toy_vae("V3", width=8), torch.rand(1, 16, 9, 8, 8)
+    """Each tile treats its first latent frame as a beginning; the overlap hides it.
+
+    So it is with a VAE that cannot go on where it ended.
+    """
+    vae, source = replace(toy_vae("V3", width=8), onward=None), torch.rand(1, 16, 9, 8, 8)
     reference = measured(vae, "decode", source)
     watching, seen = watched(vae)
     request = Request(ROOM, wish=parse_tile("17x64x64", "9x0"), estimate=False)
@@ -308,7 +311,7 @@ def test_t18_progress_starts_anew_with_each_rung() -> None:
 
 @pytest.mark.parametrize(
     ("name", "overlap", "exact"),
-    [("V2", "48", True), ("V2", "40", False), ("V2P", "96", True), ("V2N", "48", False)],
+    [("V2", "32", True), ("V2", "24", False), ("V2P", "64", True), ("V2N", "48", False)],
 )
 def test_t07_tiles_are_called_exact_only_where_the_overlap_covers_the_halo(
     name: str, overlap: str, exact: bool

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tightfit.plan.tiles import Axis, Span, blend_weights, cut
+from tightfit.plan.tiles import Axis, Edge, Scale, Span, blend_weights, cut
 
 
 @st.composite
@@ -44,13 +44,19 @@ def test_there_are_no_more_tiles_than_needed(case: tuple[int, int, int]) -> None
     assert count == 1 or (count - 1) * (tile - overlap) + overlap < length
 
 
-@given(cuts(), st.one_of(st.none(), st.integers(0, 60)))
-def test_weights_of_each_unit_add_up_to_one(case: tuple[int, int, int], margin: int | None) -> None:
-    """Whatever the length, the overlap and the margin; and no weight is negative."""
+edges = st.builds(Edge, st.integers(0, 60), st.integers(0, 60))
+
+
+@given(cuts(), st.one_of(st.none(), edges), st.booleans())
+def test_weights_of_each_unit_add_up_to_one(
+    case: tuple[int, int, int], edge: Edge | None, blend: bool
+) -> None:
+    """Whatever the length, the overlap and what cuts spoil; and no weight is negative."""
     length, tile, overlap = case
     spans = cut(length, tile, overlap)
     totals = [0.0] * length
-    for span, weights in zip(spans, blend_weights(spans, length, margin=margin), strict=True):
+    weighed = blend_weights(spans, length, edge=edge, blend=blend)
+    for span, weights in zip(spans, weighed, strict=True):
         assert len(weights) == len(span)
         assert min(weights) >= 0
         for at, weight in enumerate(weights, start=span.start):
@@ -58,38 +64,60 @@ def test_weights_of_each_unit_add_up_to_one(case: tuple[int, int, int], margin: 
     assert totals == pytest.approx([1.0] * length, abs=1e-9)
 
 
-@given(cuts(), st.integers(0, 40))
-def test_units_nearer_to_a_cut_than_the_margin_do_not_count(
-    case: tuple[int, int, int], margin: int
+@given(cuts(), st.integers(0, 30), st.integers(0, 30), st.booleans())
+def test_what_a_cut_spoils_does_not_count(
+    case: tuple[int, int, int], head: int, tail: int, blend: bool
 ) -> None:
-    """Where the overlap is twice the margin: a tile whose halo is the margin is exact."""
+    """Where the overlap has room for both: a tile that is right beyond them is exact."""
     length, tile, overlap = case
-    if overlap < 2 * margin:
+    if overlap < head + tail:
         return
     spans = cut(length, tile, overlap)
-    for span, weights in zip(spans, blend_weights(spans, length, margin=margin), strict=True):
+    weighed = blend_weights(spans, length, edge=Edge(head, tail), blend=blend)
+    for span, weights in zip(spans, weighed, strict=True):
         for at, weight in enumerate(weights):
-            if at < margin and span.start > 0:
+            if at < head and span.start > 0:
                 assert weight == 0
-            if len(span) - 1 - at < margin and span.stop < length:
+            if len(span) - 1 - at < tail and span.stop < length:
                 assert weight == 0
+            assert blend or weight in (0, 1)
+
+
+@given(st.integers(1, 40), st.integers(0, 90), st.integers(0, 90), st.integers(-60, 0))
+def test_an_overlap_for_an_edge_is_the_least_that_holds_it(
+    ratio: int, head: int, tail: int, extra: int
+) -> None:
+    """In units, whatever each stands for; one unit fewer would not do."""
+    scale = Scale(ratio, extra)
+    units = Edge(head, tail).overlap(scale)
+    assert scale.length(units) >= head + tail
+    assert units == 0 or scale.length(units - 1) < head + tail
 
 
 @given(cuts())
-def test_the_default_margin_is_a_quarter_of_the_overlap(case: tuple[int, int, int]) -> None:
+def test_without_a_known_edge_a_quarter_of_the_overlap_is_left_out(
+    case: tuple[int, int, int],
+) -> None:
     """The outer quarter of an overlap counts for nothing, the next unit for something."""
     length, tile, overlap = case
     spans = cut(length, tile, overlap)
+    quarter = (spans[0].stop - spans[1].start) // 4 if len(spans) == 2 else None
     assert blend_weights(spans, length) == blend_weights(
-        spans, length, margin=(spans[0].stop - spans[1].start) // 4 if len(spans) == 2 else None
+        spans, length, edge=None if quarter is None else Edge(quarter, quarter)
     )
 
 
 def test_a_blend_rises_in_a_line() -> None:
-    """Two tiles of 8 with 4 in common, no margin: 1/8, 3/8, 5/8, 7/8."""
-    one, two = blend_weights(cut(12, 8, 4), 12, margin=0)
+    """Two tiles of 8 with 4 in common, nothing spoilt: 1/8, 3/8, 5/8, 7/8."""
+    one, two = blend_weights(cut(12, 8, 4), 12, edge=Edge(0, 0))
     assert two[:4] == pytest.approx([0.125, 0.375, 0.625, 0.875])
     assert one[4:] == pytest.approx([0.875, 0.625, 0.375, 0.125])
+
+
+def test_without_a_blend_the_later_tile_takes_over_after_its_head() -> None:
+    """Two tiles of 8 with 4 in common: three are the warm-up of the second."""
+    one, two = blend_weights(cut(12, 8, 4), 12, edge=Edge(3, 0), blend=False)
+    assert (one, two) == ([1.0] * 7 + [0.0], [0.0] * 3 + [1.0] * 5)
 
 
 def test_t02_a_plain_step_would_leave_a_sliver_and_ours_does_not() -> None:

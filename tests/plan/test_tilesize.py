@@ -15,6 +15,7 @@ from tightfit.plan.tilesize import (
     FLOOR,
     TIME_FLOOR,
     TileWish,
+    Need,
     check_wish,
     overlap_notes,
     overlapped,
@@ -122,7 +123,7 @@ def test_an_overlap_that_is_rounded_is_said_so() -> None:
 
 def test_an_overlap_too_large_for_a_tile_nobody_asked_for_is_cut_and_said_so() -> None:
     """The tile is the planner's, so the overlap gives way."""
-    tile = overlapped((16, 16), parse_tile("auto", "512"), PICTURE, halo=None)
+    tile = overlapped((16, 16), parse_tile("auto", "512"), PICTURE)
     assert tile.overlaps == (15, 15)
     assert overlap_notes(tile, parse_tile("auto", "512"), PICTURE) == ("overlap 512 became 120",)
 
@@ -162,15 +163,35 @@ def test_an_overlap_in_frames_counts_the_leading_one() -> None:
     assert (tile.overlaps, notes) == ((1, 8, 8), ("overlap in frames 4 became 1",))
 
 
-def test_the_default_overlap_is_a_quarter_and_covers_the_halo() -> None:
-    """64 units overlap by 16; a halo of 10 needs 20 to be hidden."""
-    assert overlapped((64, 64), TileWish(), PICTURE, halo=None).overlaps == (16, 16)
-    assert overlapped((64, 64), TileWish(), PICTURE, halo=10).overlaps == (20, 20)
+def test_the_default_overlap_is_what_cuts_need_or_a_quarter() -> None:
+    """64 units overlap by 16; where six are known to be enough, by six, and by 20 where not."""
+    assert overlapped((64, 64), TileWish(), PICTURE).overlaps == (16, 16)
+    assert overlapped((64, 64), TileWish(), PICTURE, needs=(None, Need(6))).overlaps == (16, 6)
+    assert overlapped((64, 64), TileWish(), PICTURE, needs=(Need(20), Need(0))).overlaps == (20, 0)
 
 
-def test_a_halo_never_makes_an_overlap_of_more_than_three_quarters() -> None:
+def test_where_something_reaches_everywhere_a_quarter_is_blended_at_least() -> None:
+    """An overlap that hides the cuts alone would show where the tiles meet."""
+    needs = (Need(6, enough=False), Need(20, enough=False))
+    assert overlapped((64, 64), TileWish(), PICTURE, needs=needs).overlaps == (16, 20)
+
+
+def test_no_overlap_that_nobody_asked_for_is_more_than_three_quarters() -> None:
     """A tile must get on; whether it is exact is another question."""
-    assert overlapped((8, 8), TileWish(), PICTURE, halo=10).overlaps == (6, 6)
+    assert overlapped((8, 8), TileWish(), PICTURE, needs=(Need(20), Need(20))).overlaps == (6, 6)
+    assert overlapped((8, 8), parse_tile("64", "56"), PICTURE).overlaps == (7, 7)
+
+
+def test_a_tile_of_sound_is_a_number_of_samples_in_whole_hops() -> None:
+    """10240 samples are five hops of 1920; the floor of pictures is none of sound."""
+    sound = (Axis(251, 1920),)
+    check_wish(parse_tile("10240"), spatial=1920, temporal=1, axes=1)
+    tile, notes = wished_tile(parse_tile("10240"), sound, needs=(Need(0),))
+    assert (tile.sizes, tile.overlaps) == ((5,), (0,))
+    assert notes == ("tile length 10240 rounded to 9600",)
+    with pytest.raises(UsageError, match="1000 samples are below a hop of 1920"):
+        check_wish(parse_tile("1000"), spatial=1920, temporal=1, axes=1)
+    assert list(smaller_tiles(sound, start=None, time=False, fine=False))[-1] == (1,)
 
 
 axes_of_pictures = st.tuples(*[st.builds(Axis, length=st.integers(1, 3000), ratio=st.just(8))] * 2)
@@ -180,14 +201,19 @@ axes_of_clips = st.tuples(
 )
 
 
-@given(st.one_of(axes_of_pictures, axes_of_clips), st.booleans(), st.booleans())
+some_needs = st.one_of(st.none(), st.builds(Need, st.integers(0, 90), st.booleans()))
+some_or_none = st.one_of(st.just(()), st.tuples(*[some_needs] * 3))
+
+
+@given(st.one_of(axes_of_pictures, axes_of_clips), st.booleans(), st.booleans(), some_or_none)
 def test_sizes_shrink_to_the_floor_each_once(
-    axes: tuple[Axis, ...], time: bool, fine: bool
+    axes: tuple[Axis, ...], time: bool, fine: bool, needs: tuple[Need | None, ...]
 ) -> None:
     """Never the whole, never twice the same, never growing, never below the floor, and it ends."""
     time = time and len(axes) == 3
     whole = tuple(axis.length for axis in axes)
-    sizes = list(smaller_tiles(axes, start=None, time=time, fine=fine))
+    needs = needs[-len(axes) :] if needs else ()
+    sizes = list(smaller_tiles(axes, start=None, time=time, fine=fine, needs=needs))
     assert len(set(sizes)) == len(sizes) <= 60
     assert whole not in sizes
     for one, two in zip([whole, *sizes], sizes, strict=False):
@@ -211,6 +237,14 @@ def test_coarse_sizes_at_most_double_the_number_of_tiles_per_axis(axes: tuple[Ax
         for one, two in pairwise(counts):
             assert one <= two <= 2 * one + 1
     assert len(sizes) <= 10
+
+
+def test_sizes_follow_the_overlap_that_cuts_need() -> None:
+    """Two tiles of 100 units that share six are 53 long, and four 30: nothing is computed twice."""
+    axes = (Axis(100, 8), Axis(100, 8))
+    sizes = smaller_tiles(axes, start=None, time=False, fine=False, needs=(Need(6), Need(6)))
+    assert list(sizes)[:2] == [(53, 53), (30, 30)]
+    assert [len(cut(100, size, 6)) for size in (53, 30)] == [2, 4]
 
 
 @given(axes_of_pictures)

@@ -10,17 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tightfit.card import open_card
-from tightfit.plan.tiles import Axis
+from tightfit.plan.tiles import Axis, Edge, Scale, Track
 from tightfit.plan.tilesize import Tile, TileWish, overlapped
-from tightfit.run.tiling import lay_grid, run_tiled, run_whole
+from tightfit.run.edges import tracks_of, vae_edges
+from tightfit.run.tiling import Pieces, lay_grid, run_tiled, run_whole
 from tightfit.run.vae import Direction, Traits, Vae
 from tightfit.testing import toy_vae
 
 HOST = torch.device("cpu")
-
-
-def nothing() -> None:
-    """Neither cancel nor progress."""
 
 
 @given(
@@ -28,10 +25,11 @@ def nothing() -> None:
     st.integers(1, 60),
     st.integers(1, 30),
     st.sampled_from(["encode", "decode"]),
-    st.one_of(st.none(), st.integers(0, 5)),
+    st.one_of(st.none(), st.builds(Edge, st.integers(0, 40), st.integers(0, 40))),
+    st.booleans(),
 )
 def test_a_grid_covers_both_sides_and_its_weights_add_up_to_one(
-    frames: int, height: int, size: int, direction: Direction, halo: int | None
+    frames: int, height: int, size: int, direction: Direction, edge: Edge | None, onward: bool
 ) -> None:
     """Reads cover the source, writes the result; on a leading axis as on a plain one."""
     axes = (Axis(frames, 4, lead=True), Axis(height, 8))
@@ -40,7 +38,12 @@ def test_a_grid_covers_both_sides_and_its_weights_add_up_to_one(
         tuple(min(s, a.length) for s, a in zip(sizes, axes, strict=True)),
         (min(1, sizes[0] - 1), size // 4),
     )
-    grid = lay_grid(axes, tile, direction, halo)
+    one = Scale(1)
+    tracks = [
+        Track(a.length, a.scale, one) if direction == "encode" else Track(a.length, one, a.scale)
+        for a in axes
+    ]
+    grid = lay_grid(tracks, tile, (edge, edge), time=True, onward=onward)
     for axis, reads, writes, weights, length in zip(
         axes, grid.reads, grid.writes, grid.weights, grid.sizes, strict=True
     ):
@@ -61,23 +64,20 @@ def tiled(vae: Vae, direction: Direction, source: torch.Tensor, tile: Tile) -> t
     axes = vae.traits.latent_axes(
         vae.traits.latent_sizes(sizes) if direction == "encode" else sizes
     )
+    tracks = tracks_of(vae, direction, [axis.length for axis in axes])
+    edges = vae_edges(vae, direction, cut=[True] * len(axes))
     return run_tiled(
-        vae.call(direction),
+        Pieces(vae.call(direction), HOST, vae.traits.name),
         source,
-        grid=lay_grid(axes, tile, direction, vae.traits.halo),
+        grid=lay_grid(tracks, tile, edges),
         channels=vae.traits.latent_channels if direction == "encode" else vae.traits.channels,
-        traits=vae.traits,
-        device=HOST,
-        before_call=nothing,
-        after_call=nothing,
     )
 
 
 @pytest.mark.parametrize("direction", ["encode", "decode"])
-def test_an_overlap_of_just_twice_the_halo_is_exact(direction: Direction) -> None:
+def test_an_overlap_of_just_what_cuts_need_is_exact(direction: Direction) -> None:
     """V2 reaches two latent units: an overlap of four hides the edges, one of two does not."""
-    toy = toy_vae("V2", width=8)
-    vae = replace(toy, traits=replace(toy.traits, halo=2))
+    vae = toy_vae("V2", width=8)
     off = []
     for overlap in (4, 2):  # two tiles of 10 that overlap by just so much
         latent = torch.rand(1, 4, 20 - overlap, 20 - overlap)
@@ -112,18 +112,9 @@ def test_sums_are_kept_in_float32_and_the_result_has_the_models_dtype() -> None:
 
 def test_the_source_and_the_model_are_left_alone() -> None:
     """Results share nothing with their source, not even where a model gives back its input."""
-    traits = Traits("Same", 1, channels=1, latent_channels=1)
     source = torch.rand(2, 1, 4, 4)
-    result = run_whole(
-        lambda x: x,
-        source,
-        batch=2,
-        sizes=(4, 4),
-        traits=traits,
-        device=HOST,
-        before_call=nothing,
-        after_call=nothing,
-    )
+    pieces = Pieces(lambda x: x, HOST, "Same")
+    result = run_whole(pieces, source, batch=2, sizes=(4, 4))
     assert torch.equal(result, source)
     assert result.untyped_storage().data_ptr() != source.untyped_storage().data_ptr()
 
@@ -148,20 +139,11 @@ def test_every_piece_arrives_contiguous_and_without_history() -> None:
 def test_pieces_are_read_from_a_card_or_from_the_host_alike() -> None:
     """The same bits wherever the source lies."""
     card = open_card("virtual:64MiB")
-    traits = Traits("Twice", 1, channels=1, latent_channels=1)
     source = torch.rand(1, 1, 20, 20)
-    tile = overlapped((8, 8), TileWish(), (Axis(20, 1), Axis(20, 1)), halo=None)
+    tile = overlapped((8, 8), TileWish(), (Axis(20, 1), Axis(20, 1)))
+    grid = lay_grid([Track(20, Scale(1), Scale(1))] * 2, tile, (None, None))
     results = [
-        run_tiled(
-            lambda x: x * 2,
-            place,
-            grid=lay_grid((Axis(20, 1), Axis(20, 1)), tile, "decode", None),
-            channels=1,
-            traits=traits,
-            device=card.device,
-            before_call=nothing,
-            after_call=nothing,
-        )
+        run_tiled(Pieces(lambda x: x * 2, card.device, "Twice"), place, grid=grid, channels=1)
         for place in (source, source.to(card.device))
     ]
     assert torch.equal(*results)

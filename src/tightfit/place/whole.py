@@ -13,8 +13,12 @@ from tightfit.weigh import Kind, identity, weights
 
 
 @contextmanager
-def placed(module: nn.Module, device: torch.device | str) -> Iterator[None]:
+def placed(
+    module: nn.Module, device: torch.device | str, *, dtype: torch.dtype | None = None
+) -> Iterator[None]:
     """While inside, the weights of `module` are copies on `device`; ties stay ties.
+
+    With `dtype`, those of floating point are copies in it.
 
     The masters on the host are set aside untouched and put back on the way out, whatever
     happened: nothing is ever copied back. Raises what the device raises when it is full; then
@@ -28,7 +32,7 @@ def placed(module: nn.Module, device: torch.device | str) -> Iterator[None]:
                 key = identity(held.tensor)
                 copy = copies.get(key)
                 if copy is None:
-                    copy = copies[key] = _copy(held.tensor, device)
+                    copy = copies[key] = _copy(held.tensor, device, dtype)
                 table: dict[str, Any] = (
                     held.owner._parameters if held.kind is Kind.PARAMETER else held.owner._buffers
                 )
@@ -42,8 +46,13 @@ def placed(module: nn.Module, device: torch.device | str) -> Iterator[None]:
         copies.clear()
 
 
-def _copy(tensor: torch.Tensor, device: torch.device | str) -> torch.Tensor:
-    moved = tensor.detach().to(device)
+def _copy(
+    tensor: torch.Tensor, device: torch.device | str, dtype: torch.dtype | None
+) -> torch.Tensor:
+    moved = tensor.detach()
+    cast = dtype if dtype is not None and tensor.is_floating_point() else tensor.dtype
+    # On the host, wherever it goes: a cast on the card would take room for both.
+    moved = moved.to(cast).to(device) if moved.device.type == "cpu" else moved.to(device).to(cast)
     if identity(moved) == identity(tensor):
         return tensor  # it is there already
     if isinstance(tensor, nn.Parameter):

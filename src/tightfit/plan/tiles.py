@@ -1,14 +1,15 @@
 """How an axis is cut into tiles, and how the tiles are weighed where they overlap.
 
-Everything is counted in latent units along one axis; `Axis` turns latent units into samples
-(pixels, frames, audio samples). Tiles of one axis are all equally long and spread evenly, so there
-is never a sliver at the end.
+Everything is counted in units along one axis, for a VAE latent units; a `Scale` turns them into
+positions (pixels, frames, audio samples). Tiles of one axis are all equally long and spread
+evenly, so there is never a sliver at the end.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 
 @dataclass(frozen=True)
@@ -27,6 +28,26 @@ class Span:
         return slice(self.start, self.stop)
 
 
+class Scale(NamedTuple):
+    """Units [start, stop) stand for positions [ratio × start, ratio × stop + extra).
+
+    `extra` is 0 where every unit stands for `ratio` positions; ``1 - ratio`` where the first one
+    of a piece stands for one alone; below 0, also, for networks that pad nothing, whose results
+    are smaller than their sources.
+    """
+
+    ratio: int
+    extra: int = 0
+
+    def of(self, span: Span) -> Span:
+        """The positions that a piece of these units has."""
+        return Span(self.ratio * span.start, self.ratio * span.stop + self.extra)
+
+    def length(self, units: int) -> int:
+        """Positions of a piece of so many units."""
+        return self.ratio * units + self.extra
+
+
 @dataclass(frozen=True)
 class Axis:
     """One axis of a latent.
@@ -42,19 +63,57 @@ class Axis:
     lead: bool = False
 
     @property
-    def samples(self) -> int:
-        """Samples along the whole axis."""
-        return len(self.covered(Span(0, self.length)))
-
-    def covered(self, span: Span) -> Span:
-        """The samples that latent units [start, stop) stand for.
+    def scale(self) -> Scale:
+        """From latent units to samples.
 
         With `lead`, a tile that begins at unit k > 0 is treated by the network as a beginning:
         its first unit gives one sample, the last of the group that unit stands for.
         """
-        if self.lead:
-            return Span(self.ratio * span.start, self.ratio * (span.stop - 1) + 1)
-        return Span(self.ratio * span.start, self.ratio * span.stop)
+        return Scale(self.ratio, 1 - self.ratio if self.lead else 0)
+
+    @property
+    def samples(self) -> int:
+        """Samples along the whole axis."""
+        return self.scale.length(self.length)
+
+    def covered(self, span: Span) -> Span:
+        """The samples that latent units [start, stop) stand for, as a tile of their own."""
+        return self.scale.of(span)
+
+
+@dataclass(frozen=True)
+class Track:
+    """How one axis of a source leads to that axis of a result.
+
+    Attributes:
+        length: units of the whole.
+        read: from units to positions of the source.
+        write: from units to positions of the result.
+    """
+
+    length: int
+    read: Scale
+    write: Scale
+
+
+class Edge(NamedTuple):
+    """What a cut does to a tile, in positions of the result.
+
+    Attributes:
+        head: positions at the beginning of a tile that a cut there spoils.
+        tail: likewise at its end.
+        bounded: beyond them a tile is the whole, up to rounding. Else something reaches across
+            the whole axis (a norm's statistics, attention), and these are the positions that a
+            cut spoils visibly more than that does.
+    """
+
+    head: int
+    tail: int
+    bounded: bool = True
+
+    def overlap(self, write: Scale) -> int:
+        """Units in common that leave every position to a tile that has it unspoilt."""
+        return max(0, -(-(self.head + self.tail - write.extra) // write.ratio))
 
 
 def cut(length: int, tile: int, overlap: int) -> tuple[Span, ...]:
@@ -73,27 +132,24 @@ def cut(length: int, tile: int, overlap: int) -> tuple[Span, ...]:
 
 
 def blend_weights(
-    spans: Sequence[Span], length: int, *, margin: int | None = None
+    spans: Sequence[Span], length: int, *, edge: Edge | None = None, blend: bool = True
 ) -> list[list[float]]:
     """For each span, the weight of each of its units; over all spans they add up to 1.
 
-    Where two spans overlap, the outer part of each has weight 0 (a tile is least right at its
-    edge), and a linear ramp joins them in between. `margin` is the length of that outer part;
-    None is a quarter of the overlap. Overlaps of twice the margin or more leave out every unit
-    that is nearer to an edge than the margin; shorter ones keep a ramp of at least one unit.
+    Where two spans overlap, what the cut of either spoils (`edge`; where that is not known, a
+    quarter of the overlap at each end) has weight 0, and a linear ramp joins them in between. An
+    overlap that is shorter than both keeps a ramp of at least one unit. Without `blend` there is
+    no ramp: the later span takes over where its head ends.
     """
-    raw = []
-    for index, span in enumerate(spans):
-        weights = [1.0] * len(span)
-        if index > 0:
-            ramp = _ramp(spans[index - 1].stop - span.start, margin)
-            for at, weight in enumerate(ramp[: len(weights)]):
-                weights[at] = min(weights[at], weight)
-        if index + 1 < len(spans):
-            ramp = _ramp(span.stop - spans[index + 1].start, margin)
-            for at, weight in enumerate(ramp[: len(weights)]):
-                weights[-1 - at] = min(weights[-1 - at], weight)
-        raw.append(weights)
+    raw = [[1.0] * len(span) for span in spans]
+    for index in range(1, len(spans)):
+        overlap = spans[index - 1].stop - spans[index].start
+        rise = _rise(overlap, edge, blend=blend)
+        before, after = raw[index - 1], raw[index]
+        for at, weight in enumerate(rise[: len(after)]):
+            after[at] = min(after[at], weight)
+        for at, weight in enumerate(reversed(rise[-len(before) :]), start=1):
+            before[-at] = min(before[-at], 1.0 - weight)
     totals = [0.0] * length
     for span, weights in zip(spans, raw, strict=True):
         for at, weight in enumerate(weights, start=span.start):
@@ -104,11 +160,15 @@ def blend_weights(
     ]
 
 
-def _ramp(overlap: int, margin: int | None) -> list[float]:
-    """Rising weights over an overlap: zeros, a line, ones; symmetric under reversal."""
-    outer = overlap // 4 if margin is None else margin
-    if 2 * outer > overlap:
-        outer = max(0, (overlap - 1) // 2)
-    rise = overlap - 2 * outer
+def _rise(overlap: int, edge: Edge | None, *, blend: bool) -> list[float]:
+    """Rising weights over an overlap: zeros, a line, ones."""
+    head, tail = (overlap // 4, overlap // 4) if edge is None else (edge.head, edge.tail)
+    if not blend:
+        head = min(head, overlap)
+        return [0.0] * head + [1.0] * (overlap - head)
+    if head + tail > overlap:
+        left = max(0, overlap - 1)
+        head, tail = (left * part // (head + tail) for part in (head, tail))
+    rise = overlap - head - tail
     line = [(at + 0.5) / rise for at in range(rise)]
-    return [0.0] * outer + line + [1.0] * outer
+    return [0.0] * head + line + [1.0] * tail

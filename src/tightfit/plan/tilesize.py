@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from tightfit.errors import UsageError
 from tightfit.plan.tiles import Axis
 
 FLOOR = 8
 """No spatial tile is smaller than this many latent units, unless the axis itself is."""
+SOUND_FLOOR = 1
+"""A unit of sound is a hop of a thousand samples or more: one alone is a tile."""
 TIME_FLOOR = 2
 """No tile in time is shorter than this many latent units, unless the axis itself is."""
 _OVERLAP_SHARE = 0.25
+_MOST_OVERLAP = 0.75
 _COUNTS = (1, *sorted({2**n for n in range(1, 20)} | {3 * 2**n for n in range(19)}))
 _FORMS = "auto, off, N, HxW or FRAMESxHxW in pixels and frames"
 _TILE = re.compile(r"(?:(\d+)x)?(\d+)x(\d+)|(\d+)")
@@ -77,6 +81,20 @@ def parse_tile(tile: str = "auto", overlap: str | None = None) -> TileWish:
     return wish
 
 
+class Need(NamedTuple):
+    """The overlap that hides what a cut spoils, in latent units.
+
+    With `enough` there is nothing else to hide. Else something reaches across the whole axis, so
+    that tiles differ everywhere, and a quarter of the tile at least is blended.
+    """
+
+    units: int
+    enough: bool = True
+
+
+_UNKNOWN = Need(0, enough=False)
+
+
 @dataclass(frozen=True)
 class Tile:
     """A tile in latent units: one size and one overlap per axis, in the order of the axes."""
@@ -85,8 +103,15 @@ class Tile:
     overlaps: tuple[int, ...]
 
 
-def check_wish(wish: TileWish, *, spatial: int, temporal: int) -> None:
-    """Refuse a tile below the floor of a VAE with these ratios (samples per latent unit)."""
+def check_wish(wish: TileWish, *, spatial: int, temporal: int, axes: int = 2) -> None:
+    """Refuse a tile below the floor of a VAE with these ratios (samples per latent unit).
+
+    `axes` is 1 for sound, whose tile is a number of samples.
+    """
+    if axes == 1:
+        if wish.width is not None and wish.width < spatial:
+            raise UsageError(f"--tile: {wish.width} samples are below a hop of {spatial}.")
+        return
     floor = FLOOR * spatial
     for name, size in (("height", wish.height), ("width", wish.width)):
         if size is not None and size < floor:
@@ -102,12 +127,12 @@ def check_wish(wish: TileWish, *, spatial: int, temporal: int) -> None:
 
 
 def wished_tile(
-    wish: TileWish, axes: tuple[Axis, ...], *, halo: int | None = None
+    wish: TileWish, axes: tuple[Axis, ...], *, needs: Sequence[Need | None] = ()
 ) -> tuple[Tile, tuple[str, ...]]:
     """The tile that `wish` asks for on these axes ([time,] height, width), and what was adjusted.
 
     Sizes are rounded down to whole latent units and cut to the axis; an axis shorter than the
-    floor is taken whole.
+    floor is taken whole. `needs`: see `overlapped`.
     """
     sizes = []
     notes = []
@@ -120,7 +145,7 @@ def wished_tile(
         if covered != asked and units < axis.length:
             notes.append(f"tile {name} {asked} rounded to {covered}")
         sizes.append(min(units, axis.length))
-    tile = overlapped(tuple(sizes), wish, axes, halo=halo)
+    tile = overlapped(tuple(sizes), wish, axes, needs=needs)
     return tile, (*notes, *overlap_notes(tile, wish, axes))
 
 
@@ -140,11 +165,16 @@ def overlap_notes(tile: Tile, wish: TileWish, axes: tuple[Axis, ...]) -> tuple[s
 
 
 def smaller_tiles(
-    axes: tuple[Axis, ...], *, start: tuple[int, ...] | None, time: bool, fine: bool
+    axes: tuple[Axis, ...],
+    *,
+    start: tuple[int, ...] | None,
+    time: bool,
+    fine: bool,
+    needs: Sequence[Need | None] = (),
 ) -> Iterator[tuple[int, ...]]:
     """Ever smaller tile sizes in latent units, down to the floor, each one once.
 
-    Sizes are those that n tiles per axis just cover with overlaps of a quarter, so that little is
+    Sizes are those that n tiles per axis just cover with their overlaps, so that little is
     computed twice: two tiles of half the axis would leave no overlap, and three would be needed.
 
     Args:
@@ -152,14 +182,16 @@ def smaller_tiles(
         start: begin below this size; None is the whole.
         time: the first axis is time and may be cut, once height and width are at the floor.
         fine: split one axis at a time (when a planner picks), else all axes at once.
+        needs: see `overlapped`.
     """
     whole = tuple(axis.length for axis in axes)
     base = start or whole
     seen = {whole, base}
     space = range(1 if len(axes) == 3 else 0, len(axes))
+    floor = SOUND_FLOOR if len(axes) == 1 else FLOOR
     steps = [0] * len(axes)
     current = base
-    while any(current[at] > min(FLOOR, base[at]) for at in space):
+    while any(current[at] > min(floor, base[at]) for at in space):
         if fine:
             steps[max(space, key=lambda at: current[at])] += 1
         else:
@@ -167,8 +199,8 @@ def smaller_tiles(
         sizes = list(base)
         for at in space:
             count = _COUNTS[min(steps[at], len(_COUNTS) - 1)]
-            size = -int(-base[at] // (1 + (1 - _OVERLAP_SHARE) * (count - 1)))
-            sizes[at] = max(min(FLOOR, base[at]), size)
+            size = _covering(base[at], count, needs[at] if needs else None)
+            sizes[at] = max(min(floor, base[at]), min(size, current[at]))
         current = tuple(sizes)
         if current not in seen:
             seen.add(current)
@@ -180,12 +212,31 @@ def smaller_tiles(
             yield current
 
 
+def _covering(length: int, count: int, need: Need | None) -> int:
+    """The size of which `count` tiles just cover `length` with their overlaps."""
+    share = _OVERLAP_SHARE
+    if need is not None and need.enough:
+        size = -(-(length + (count - 1) * need.units) // count)
+        if need.units <= size * _MOST_OVERLAP:
+            return size
+        share = _MOST_OVERLAP
+    return -int(-length // (1 + (1 - share) * (count - 1)))
+
+
 def overlapped(
-    sizes: tuple[int, ...], wish: TileWish, axes: tuple[Axis, ...], *, halo: int | None
+    sizes: tuple[int, ...],
+    wish: TileWish,
+    axes: tuple[Axis, ...],
+    *,
+    needs: Sequence[Need | None] = (),
 ) -> Tile:
-    """Add overlaps: as wished, else a quarter of the tile and at least twice the halo."""
+    """Add overlaps: as wished, else as wide as cuts need it, else a quarter of the tile.
+
+    `needs` are per axis; None (or nothing at all) is unknown. No overlap that was not wished is
+    above three quarters of the tile, which has to get on.
+    """
     overlaps = []
-    for (axis, _, name, _), size in zip(_per_axis(wish, axes), sizes, strict=True):
+    for at, ((axis, _, name, _), size) in enumerate(zip(_per_axis(wish, axes), sizes, strict=True)):
         wished = wish.overlap_frames if name == "frames" else wish.overlap
         if size >= axis.length:
             overlaps.append(0)
@@ -193,8 +244,9 @@ def overlapped(
         if wished is not None:
             units = min(_units(wished, axis), size - 1)
         else:
-            wide = 2 * halo if halo is not None and name != "frames" else 0
-            units = min(max(size // 4, wide), size * 3 // 4)
+            need = (needs[at] if needs else None) or _UNKNOWN
+            quarter = 0 if need.enough else int(size * _OVERLAP_SHARE)
+            units = min(max(quarter, need.units), int(size * _MOST_OVERLAP))
         overlaps.append(max(units, 1 if axis.lead else 0))
     return Tile(sizes, tuple(overlaps))
 
@@ -213,7 +265,7 @@ def _per_axis(
     wish: TileWish, axes: tuple[Axis, ...]
 ) -> Iterator[tuple[Axis, int, str, int | None]]:
     if len(axes) == 1:
-        yield axes[0], FLOOR, "width", wish.width
+        yield axes[0], SOUND_FLOOR, "length", wish.width
         return
     if len(axes) == 3:
         yield axes[0], TIME_FLOOR, "frames", wish.frames

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from math import prod
 
 import torch
 
+from tightfit.place import placed
 from tightfit.plan.batch import MOST_AT_ONCE
-from tightfit.plan.tiles import Axis, Span
+from tightfit.plan.tiles import Axis, Edge, Span, Track
 from tightfit.plan.tilesize import (
+    FLOOR,
+    Need,
     Tile,
     TileWish,
     overlap_notes,
@@ -18,9 +22,12 @@ from tightfit.plan.tilesize import (
     smaller_tiles,
     wished_tile,
 )
+from tightfit.run.ceiling import Outputs, ceiling_of
+from tightfit.run.edges import tracks_of, vae_edges
 from tightfit.run.estimate import Estimator
 from tightfit.run.ladder import Rung
-from tightfit.run.tiling import lay_grid, run_tiled, run_whole
+from tightfit.run.tile_error import tile_error
+from tightfit.run.tiling import Pieces, lay_grid, run_tiled, run_whole
 from tightfit.run.vae import Direction, Vae
 from tightfit.units import format_bytes
 from tightfit.weigh.calibration import Seen
@@ -71,6 +78,7 @@ class VaeRungs:
     adjusted: list[str] = field(default_factory=list)
     probed: Seen | None = None
     exact_ways: Callable[[], Iterator[Rung[torch.Tensor]]] | None = None
+    _outputs: Outputs | None = None
     _may_probe: bool = True
     _hopeless: bool = False
     _fell: int = 0
@@ -104,7 +112,7 @@ class VaeRungs:
         uncut = tuple(axis.length for axis in axes)
         wished: tuple[int, ...] | None = None
         if self.wish.mode == "size":
-            tile, notes = wished_tile(self.wish, axes, halo=self.vae.traits.halo)
+            tile, notes = wished_tile(self.wish, axes)
             self._adjust(*notes)
             wished = tile.sizes
         if wished in (None, uncut):
@@ -119,6 +127,7 @@ class VaeRungs:
                     prepare=lambda: prepare(need()),
                     key=whole.identity,
                     tell=whole.tell,
+                    barred=whole.barred,
                 )
             if self.batch > 1:
                 if self.wish.mode != "off":
@@ -157,16 +166,8 @@ class VaeRungs:
 
         def run() -> torch.Tensor:
             corner = tuple(slice(0, size) for size in shape)
-            return run_whole(
-                self.call,
-                self.source[corner],
-                batch=1,
-                sizes=None,
-                traits=self.vae.traits,
-                device=self.device,
-                before_call=self.before_call,
-                after_call=lambda: None,
-            )
+            pieces = Pieces(self.call, self.device, self.vae.traits.name, self.before_call)
+            return run_whole(pieces, self.source[corner], batch=1, sizes=None)
 
         def tell(measured: int | None, held: bool) -> None:
             before = self.estimator.calibration
@@ -202,7 +203,10 @@ class VaeRungs:
         if wished is not None and wished != tuple(axis.length for axis in axes):
             yield self.tiled(self._tile(wished))
         yield from self._probe(wished)
-        smaller = smaller_tiles(axes, start=wished, time=self.vae.traits.tiles_time, fine=self.fine)
+        time = self.vae.traits.tiles_time
+        smaller = smaller_tiles(
+            axes, start=wished, time=time, fine=self.fine, needs=self._needs(time=time)
+        )
         for sizes in self._in_reach(tuple(smaller), room):
             yield self.tiled(self._tile(sizes), smaller_than_asked=wished is not None)
             yield from self._probe(sizes)
@@ -237,7 +241,12 @@ class VaeRungs:
         return (fixed + slope * prod(self._read(sizes)[2:])) * _SURELY_TOO_MUCH > room
 
     def _read(self, sizes: tuple[int, ...]) -> tuple[int, ...]:
-        """The shape [1,C,…] of what a tile of these latent sizes reads."""
+        """The shape [1,C,…] of what a tile of these latent sizes reads.
+
+        Where it goes on in time, one latent frame more: the first of a clip is another matter.
+        """
+        if self._goes_on(sizes):
+            sizes = (sizes[0] + 1, *sizes[1:])
         if self.direction == "encode":
             sizes = tuple(
                 len(axis.covered(Span(0, size)))
@@ -258,16 +267,8 @@ class VaeRungs:
         total = -(-self.source.shape[0] // batch)
 
         def run() -> torch.Tensor:
-            return run_whole(
-                self.call,
-                self.source,
-                batch=batch,
-                sizes=sizes,
-                traits=self.vae.traits,
-                device=self.device,
-                before_call=self.before_call,
-                after_call=self._ticker(name, total),
-            )
+            pieces = self._pieces(self._ticker(name, total))
+            return run_whole(pieces, self.source, batch=batch, sizes=sizes)
 
         def need() -> int | None:
             inside = self.estimator.need((batch, *self.source.shape[1:]))
@@ -277,28 +278,32 @@ class VaeRungs:
 
         shape = (batch, *self.source.shape[1:])
         tell = self._told(shape, piece=self.source.device != self.device)
-        return Rung(name, run, need=need, key=("whole", batch), tell=tell)
+        return Rung(
+            name,
+            run,
+            need=need,
+            key=("whole", batch),
+            tell=tell,
+            barred=lambda: self._above_ceiling(shape),
+        )
 
     def tiled(self, tile: Tile, *, smaller_than_asked: bool = False) -> Rung[torch.Tensor]:
         """One item and one tile in each call."""
-        grid = lay_grid(self.axes, tile, self.direction, self.vae.traits.halo)
+        edges = self._edges(tile.sizes)
+        onward = self._goes_on(tile.sizes)
+        grid = lay_grid(self.tracks, tile, edges, time=self.vae.traits.axes == 3, onward=onward)
         name = f"tiles {self._name(tile.sizes)}"
         total = grid.count * self.source.shape[0]
+        exact = self._covers(tile, edges)
+        bound: list[float | None] = []
 
         def run() -> torch.Tensor:
             if smaller_than_asked:
                 self._adjust(f"tiles made smaller than asked: {self._name(tile.sizes)}")
             self._adjust(*overlap_notes(tile, self.wish, self.axes))
-            return run_tiled(
-                self.call,
-                self.source,
-                grid=grid,
-                channels=self.channels,
-                traits=self.vae.traits,
-                device=self.device,
-                before_call=self.before_call,
-                after_call=self._ticker(name, total),
-            )
+            bound[:] = [None if exact else self._measured_error(tile, edges)]
+            pieces = self._pieces(self._ticker(name, total))
+            return run_tiled(pieces, self.source, grid=grid, channels=self.channels)
 
         def need() -> int | None:
             shape = self._read(tile.sizes)
@@ -311,25 +316,124 @@ class VaeRungs:
             run,
             tile=self._samples(tile.sizes),
             need=need,
-            exact=self._covers(tile),
+            exact=exact,
             tell=self._told(self._read(tile.sizes), piece=True),
+            barred=lambda: self._above_ceiling(self._read(tile.sizes)),
+            error_bound=lambda: bound[0],
         )
 
-    def _covers(self, tile: Tile) -> bool:
+    @property
+    def tracks(self) -> tuple[Track, ...]:
+        """How the axes of the source lead to those of the result."""
+        return tracks_of(self.vae, self.direction, [axis.length for axis in self.axes])
+
+    def _edges(self, sizes: tuple[int, ...]) -> tuple[Edge | None, ...]:
+        """What cutting into tiles of `sizes` does, axis by axis; those that stay whole aside."""
+        cut = [size < axis.length for size, axis in zip(sizes, self.axes, strict=True)]
+        if self._goes_on(sizes):
+            cut[0] = False
+        return vae_edges(self.vae, self.direction, cut=cut)
+
+    def _needs(self, *, time: bool) -> tuple[Need | None, ...]:
+        """The overlaps that tiles need: of all axes that may be cut; of `time` where it may."""
+        least = [1 if len(self.axes) == 1 else FLOOR] * len(self.axes)
+        if len(self.axes) == 3:
+            least[0] = 1 if time else self.axes[0].length
+        edges = self._edges(tuple(least))
+        return tuple(
+            None if edge is None else Need(edge.overlap(track.write), edge.bounded)
+            for edge, track in zip(edges, self.tracks, strict=True)
+        )
+
+    def _goes_on(self, sizes: tuple[int, ...]) -> bool:
+        """Whether time is cut and each piece goes on where the last one ended."""
+        return len(sizes) == 3 and sizes[0] < self.axes[0].length and self.vae.onward is not None
+
+    def _covers(self, tile: Tile, edges: tuple[Edge | None, ...]) -> bool:
         """Whether every overlap is wide enough to hide what a tile's edge does."""
-        halo = self.vae.traits.halo
-        if halo is None:
-            return False
+        ways = zip(self.tracks, tile.sizes, tile.overlaps, edges, strict=True)
         return all(
-            size >= axis.length or overlap >= 2 * halo
-            for axis, size, overlap in zip(self.axes, tile.sizes, tile.overlaps, strict=True)
+            size >= track.length
+            or (at == 0 and self._goes_on(tile.sizes))
+            or (edge is not None and edge.bounded and overlap >= edge.overlap(track.write))
+            for at, (track, size, overlap, edge) in enumerate(ways)
+        )
+
+    def _measured_error(self, tile: Tile, edges: tuple[Edge | None, ...]) -> float | None:
+        """Before the tiles, on pieces that need no more than one of them."""
+        if self._goes_on(tile.sizes):
+            whole = (self.axes[0].length, *tile.sizes[1:])
+            tile = Tile(whole, (0, *tile.overlaps[1:]))
+        return tile_error(
+            Pieces(self.call, self.device, self.vae.traits.name, self.before_call),
+            self.host,
+            tracks=self.tracks,
+            tile=tile,
+            edges=edges,
+            time=self.vae.traits.axes == 3,
+            channels=self.channels,
+        )
+
+    def _pieces(self, tick: Callable[[], None]) -> Pieces:
+        """How pieces are run: with a way out for those whose result is not finite."""
+        onward = self.vae.onward
+        return Pieces(
+            self.call,
+            self.device,
+            self.vae.traits.name,
+            self.before_call,
+            tick,
+            wider=self._wider if self.vae.dtype in (torch.float16, torch.bfloat16) else None,
+            redone=self._redone,
+            onward=None
+            if onward is None
+            else lambda piece, begins: onward(self.direction, piece, begins),
+            done=self.vae.reset,
+        )
+
+    @contextmanager
+    def _wider(self) -> Iterator[torch.dtype]:
+        """While inside, the VAE computes in float32. Room never decides on that: where it is too
+        little, smaller tiles are tried."""
+        self.vae.reset()
+        with placed(self.vae.module, self.device, dtype=torch.float32):
+            yield torch.float32
+        self.vae.reset()
+
+    def _redone(self, where: tuple[Span, ...], dtype: torch.dtype, helped: bool) -> None:
+        names = {1: ("samples",), 2: ("rows", "columns"), 3: ("frames", "rows", "columns")}
+        place = ", ".join(
+            f"{name} {span.start} to {span.stop - 1}"
+            for name, span in zip(names[len(where)], where, strict=True)
+        )
+        usual, wide = (str(each).removeprefix("torch.") for each in (self.vae.dtype, dtype))
+        also = "" if helped else f", and is not finite in {wide} either"
+        self._adjust(
+            f"{place} of the result came out not finite in {usual}: redone in {wide}{also}"
+        )
+
+    def _above_ceiling(self, shape: tuple[int, ...]) -> str | None:
+        """Why a source of `shape` must not be run in one piece on this device."""
+        ceiling = ceiling_of(self.device)
+        if ceiling is None:
+            return None
+        if self._outputs is None:
+            self._outputs = Outputs(self.vae, self.direction)
+        largest = self._outputs.largest(shape)
+        if largest is None or largest <= ceiling:
+            return None
+        return (
+            f"size ceiling: an operator would give {largest} elements, and {self.device} computes "
+            f"{ceiling} at most"
         )
 
     def _adjust(self, *notes: str) -> None:
         self.adjusted.extend(note for note in notes if note not in self.adjusted)
 
     def _tile(self, sizes: tuple[int, ...]) -> Tile:
-        return overlapped(sizes, self.wish, self.axes, halo=self.vae.traits.halo)
+        time = len(sizes) == 3 and sizes[0] < self.axes[0].length and not self._goes_on(sizes)
+        tile = overlapped(sizes, self.wish, self.axes, needs=self._needs(time=time))
+        return Tile(sizes, (0, *tile.overlaps[1:])) if self._goes_on(sizes) else tile
 
     def _samples(self, sizes: tuple[int, ...]) -> tuple[int, ...]:
         """Sizes in latent units as samples: pixels, and frames where time is cut."""

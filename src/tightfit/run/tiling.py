@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
 import torch
 
-from tightfit.plan.tiles import Axis, Span, blend_weights, cut
+from tightfit.plan.tiles import Edge, Scale, Span, Track, blend_weights, cut
 from tightfit.plan.tilesize import Tile
-from tightfit.run.vae import Direction, Traits
+
+Call = Callable[[torch.Tensor], torch.Tensor]
+Onward = Callable[[torch.Tensor, bool], torch.Tensor]
+"""Goes on where the last call ended; True begins anew."""
+Wider = Callable[[], AbstractContextManager[torch.dtype]]
+"""While inside, the network computes in a dtype with more room for large values."""
+Redone = Callable[[tuple[Span, ...], torch.dtype, bool], None]
+"""Told where something was done again, in positions of the result, in what, and if it helped."""
 
 
 @dataclass(frozen=True)
@@ -22,12 +30,15 @@ class Grid:
         writes: per axis, the span of the result that each tile writes.
         weights: per axis and tile, the blend weights of the units that it writes.
         sizes: of the result, per axis.
+        onward: the tiles of the first axis, time, follow each other without an overlap, for a
+            network that goes on where it ended.
     """
 
     reads: tuple[tuple[Span, ...], ...]
     writes: tuple[tuple[Span, ...], ...]
     weights: tuple[list[list[float]], ...]
     sizes: tuple[int, ...]
+    onward: bool = False
 
     @property
     def count(self) -> int:
@@ -37,100 +48,200 @@ class Grid:
             total *= len(spans)
         return total
 
-
-def lay_grid(axes: tuple[Axis, ...], tile: Tile, direction: Direction, halo: int | None) -> Grid:
-    """Cut every axis and weigh the overlaps on the side of the result."""
-    reads, writes, weights, sizes = [], [], [], []
-    for axis, size, overlap in zip(axes, tile.sizes, tile.overlaps, strict=True):
-        latent = cut(axis.length, size, overlap) if size < axis.length else (Span(0, axis.length),)
-        samples = tuple(axis.covered(span) for span in latent)
-        margin = None if halo is None else halo * (1 if direction == "encode" else axis.ratio)
-        read, write = (samples, latent) if direction == "encode" else (latent, samples)
-        length = axis.length if direction == "encode" else axis.samples
-        reads.append(read)
-        writes.append(write)
-        sizes.append(length)
-        weights.append(blend_weights(write, length, margin=margin))
-    return Grid(tuple(reads), tuple(writes), tuple(weights), tuple(sizes))
+    @property
+    def places(self) -> Iterator[tuple[tuple[int, ...], ...]]:
+        """Tiles by their places along each axis: all that have to follow each other, together."""
+        ranges = [range(len(spans)) for spans in self.reads]
+        if not self.onward:
+            yield from (((place),) for place in itertools.product(*ranges))
+            return
+        time, *space = ranges
+        for place in itertools.product(*space):
+            yield tuple((at, *place) for at in time)
 
 
-def run_tiled(
-    call: Callable[[torch.Tensor], torch.Tensor],
-    source: torch.Tensor,
+def lay_grid(
+    tracks: Sequence[Track],
+    tile: Tile,
+    edges: Sequence[Edge | None],
     *,
-    grid: Grid,
-    channels: int,
-    traits: Traits,
-    device: torch.device,
-    before_call: Callable[[], None],
-    after_call: Callable[[], None],
-) -> torch.Tensor:
-    """Run `call` on each tile of each item of `source` [B,C,…]; the result lies on the host.
+    time: bool = False,
+    onward: bool = False,
+) -> Grid:
+    """Cut every axis and weigh the overlaps on the side of the result.
 
-    The result is [B,`channels`,…] with the sizes of `grid`.
+    The first axis is `time` for clips: there the later tile takes over once it is right, and the
+    frames before are its warm-up, since frames of two tiles blended show ghosts. With `onward`
+    nothing overlaps in time.
+    """
+    reads, writes, weights, sizes = [], [], [], []
+    for at, (track, size, overlap, edge) in enumerate(
+        zip(tracks, tile.sizes, tile.overlaps, edges, strict=True)
+    ):
+        whole = Span(0, track.length)
+        if onward and at == 0:
+            units = _in_turn(track.length, size)
+            read, write = (
+                [_onward(scale, span) for span in units] for scale in (track.read, track.write)
+            )
+        else:
+            units = cut(track.length, size, overlap) if size < track.length else (whole,)
+            read, write = (
+                [scale.of(span) for span in units] for scale in (track.read, track.write)
+            )
+        reads.append(tuple(read))
+        writes.append(tuple(write))
+        sizes.append(len(track.write.of(whole)))
+        ghosts = at == 0 and time and edge is not None and edge.bounded
+        weights.append(blend_weights(write, sizes[-1], edge=edge, blend=not ghosts))
+    return Grid(tuple(reads), tuple(writes), tuple(weights), tuple(sizes), onward)
 
-    Tiles are read from wherever `source` lies and moved to `device` one at a time. Sums are kept
-    in float32; the result has the dtype that `call` gives. A result of an unexpected shape raises
-    `RuntimeError` naming both shapes.
+
+def _in_turn(length: int, size: int) -> tuple[Span, ...]:
+    """Spans of `size` units one after the other; the last may be shorter."""
+    return tuple(Span(at, min(at + size, length)) for at in range(0, length, size))
+
+
+def _onward(scale: Scale, span: Span) -> Span:
+    """The positions that come with these units, where those before them were there already."""
+    return Span(scale.length(span.start) if span.start else 0, scale.length(span.stop))
+
+
+@dataclass(frozen=True)
+class Pieces:
+    """How single pieces of an input are run.
+
+    Attributes:
+        call: runs one on the device.
+        device: where.
+        name: of the network, for errors.
+        before_call: called before each call; may raise to stop.
+        after_call: called after each.
+        wider: for pieces whose result is not finite, where there is a wider dtype.
+        redone: told about each of them.
+        onward: runs one that follows the last, where the network can.
+        done: called after the last of those that follow each other.
+    """
+
+    call: Call
+    device: torch.device
+    name: str
+    before_call: Callable[[], None] = lambda: None
+    after_call: Callable[[], None] = lambda: None
+    wider: Wider | None = None
+    redone: Redone = lambda *_: None
+    onward: Onward | None = None
+    done: Callable[[], None] = lambda: None
+
+    def one(self, source: torch.Tensor, writes: tuple[Span, ...]) -> torch.Tensor:
+        """The result of one contiguous piece, on the host as a tensor of its own.
+
+        One that is not finite although its source is, is run again in a wider dtype: blended, it
+        would spoil its neighbours, since ``0 × NaN`` is NaN.
+        """
+        (result,) = self.in_turn([source], [writes], self.call)
+        return result
+
+    def in_turn(
+        self,
+        sources: Sequence[torch.Tensor],
+        writes: Sequence[tuple[Span, ...]],
+        call: Call | None = None,
+    ) -> list[torch.Tensor]:
+        """The results of pieces that follow each other, each as of `one`."""
+        results = self._each(sources, call)
+        if self.wider is not None and not _finite(results) and _finite(sources):
+            usual = results[0].dtype
+            with self.wider() as dtype:
+                again = self._each([source.to(dtype) for source in sources], call)
+            results = [result.to(usual) for result in again]
+            helped = _finite(results)
+            for write in writes:
+                self.redone(write, dtype, helped)
+        for _ in sources:
+            self.after_call()
+        return results
+
+    def _each(self, sources: Sequence[torch.Tensor], call: Call | None) -> list[torch.Tensor]:
+        results = []
+        for at, source in enumerate(sources):
+            self.before_call()
+            with torch.no_grad():
+                piece = source.to(self.device).contiguous()
+                if call is not None:
+                    result = call(piece)
+                else:
+                    assert self.onward is not None
+                    result = self.onward(piece, at == 0)
+                del piece
+                results.append(result.detach().to("cpu", copy=result.device.type == "cpu"))
+                del result
+        if call is None:
+            self.done()
+        return results
+
+    def expect(self, piece: torch.Tensor, shape: tuple[int, ...]) -> None:
+        """Raise `RuntimeError` naming both shapes where `piece` has another."""
+        if tuple(piece.shape) != shape:
+            raise RuntimeError(
+                f"{self.name} gave {tuple(piece.shape)} where its traits promise {shape}"
+            )
+
+
+def run_tiled(pieces: Pieces, source: torch.Tensor, *, grid: Grid, channels: int) -> torch.Tensor:
+    """Run each tile of each item of `source` [B,C,…]; the result lies on the host.
+
+    The result is [B,`channels`,…] with the sizes of `grid`, in the dtype that calls give.
+    Tiles are read from wherever `source` lies and moved to the device one at a time. Sums are
+    kept in float32.
     """
     items = source.shape[0]
     out = torch.zeros((items, channels, *grid.sizes), dtype=torch.float32)
     dtype = out.dtype
-    places = list(itertools.product(*(range(len(spans)) for spans in grid.reads)))
-    for item, place in itertools.product(range(items), places):
-        before_call()
-        read = tuple(spans[at].slice for spans, at in zip(grid.reads, place, strict=True))
-        write = tuple(spans[at] for spans, at in zip(grid.writes, place, strict=True))
-        piece = _one(call, source[(slice(item, item + 1), slice(None), *read)], device)
-        dtype = piece.dtype
-        _expect(piece, (1, channels, *(len(span) for span in write)), traits)
-        piece = piece.float()
-        for dim, (weights, at) in enumerate(zip(grid.weights, place, strict=True)):
-            shape = [1] * piece.dim()
-            shape[dim + 2] = -1
-            piece *= torch.tensor(weights[at], dtype=torch.float32).view(shape)
-        out[(slice(item, item + 1), slice(None), *(span.slice for span in write))] += piece
-        after_call()
+    for item, together in itertools.product(range(items), grid.places):
+        reads, writes = (
+            [_spans(of, place) for place in together] for of in (grid.reads, grid.writes)
+        )
+        sources = [_part(source, item, read) for read in reads]
+        if grid.onward:
+            results = pieces.in_turn(sources, writes)
+        else:
+            results = [pieces.one(sources[0], writes[0])]
+        for place, write, piece in zip(together, writes, results, strict=True):
+            pieces.expect(piece, (1, channels, *(len(span) for span in write)))
+            dtype, weighed = piece.dtype, piece.float()
+            for dim, (weights, at) in enumerate(zip(grid.weights, place, strict=True), start=2):
+                if any(weight != 1 for weight in weights[at]):
+                    shape = [1] * dim + [-1] + [1] * (piece.dim() - dim - 1)
+                    weighed = weighed * torch.tensor(weights[at]).view(shape)
+            _part(out, item, write).add_(weighed)
     return out.to(dtype)
 
 
 def run_whole(
-    call: Callable[[torch.Tensor], torch.Tensor],
-    source: torch.Tensor,
-    *,
-    batch: int,
-    sizes: tuple[int, ...] | None,
-    traits: Traits,
-    device: torch.device,
-    before_call: Callable[[], None],
-    after_call: Callable[[], None],
+    pieces: Pieces, source: torch.Tensor, *, batch: int, sizes: tuple[int, ...] | None
 ) -> torch.Tensor:
-    """Run `call` on `batch` items at a time; the result [B,C,*sizes] lies on the host.
+    """Run `batch` items of `source` [B,C,…] at a time; the result [B,C,*sizes] is on the host.
 
     `sizes` None takes whatever sizes come.
     """
-    pieces = []
-    for start in range(0, source.shape[0], batch):
-        before_call()
-        piece = _one(call, source[start : start + batch], device)
+    results = []
+    for part in torch.split(source, batch):
+        piece = pieces.one(part, tuple(Span(0, size) for size in sizes or ()))
         if sizes is not None:
-            _expect(piece, (min(batch, source.shape[0] - start), piece.shape[1], *sizes), traits)
-        pieces.append(piece)
-        after_call()
-    return pieces[0] if len(pieces) == 1 else torch.cat(pieces)
+            pieces.expect(piece, (part.shape[0], piece.shape[1], *sizes))
+        results.append(piece)
+    return results[0] if len(results) == 1 else torch.cat(results)
 
 
-def _expect(piece: torch.Tensor, shape: tuple[int, ...], traits: Traits) -> None:
-    if tuple(piece.shape) != shape:
-        raise RuntimeError(
-            f"{traits.name} gave {tuple(piece.shape)} where its traits promise {shape}"
-        )
+def _spans(of: tuple[tuple[Span, ...], ...], place: tuple[int, ...]) -> tuple[Span, ...]:
+    return tuple(spans[at] for spans, at in zip(of, place, strict=True))
 
 
-def _one(
-    call: Callable[[torch.Tensor], torch.Tensor], piece: torch.Tensor, device: torch.device
-) -> torch.Tensor:
-    """One call on one contiguous piece on the device, back on the host as a tensor of its own."""
-    with torch.no_grad():
-        result = call(piece.to(device).contiguous())
-        return result.detach().to("cpu", copy=result.device.type == "cpu")
+def _part(values: torch.Tensor, item: int, spans: tuple[Span, ...]) -> torch.Tensor:
+    """One item [1,C,…] of `values`, within `spans`."""
+    return values[(slice(item, item + 1), slice(None), *(span.slice for span in spans))]
+
+
+def _finite(values: Sequence[torch.Tensor]) -> bool:
+    return all(bool(torch.isfinite(each).all()) for each in values)

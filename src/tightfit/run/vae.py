@@ -29,7 +29,8 @@ class Traits:
         lead: the first latent frame stands for one frame alone, so clips have 1 + n × temporal.
         streams_time: the network walks through time by itself and carries a cache, so that its
             activations do not grow with the number of frames; time is then never cut.
-        halo: latent units beyond a tile that its result depends on; None is unbounded.
+        halo: latent units beyond a tile that its result depends on, where somebody knows; None is
+            measured when it is needed.
         scale, shift: pipelines use ``(latent - shift) * scale``, per channel or one for all.
         low, high: the range of samples.
     """
@@ -104,6 +105,10 @@ class Vae:
         moments: like `encode`, but mean and log variance of the posterior, [B,2C,…]; None where
             there is no posterior.
         reset: drops what the module keeps on itself between calls.
+        onward: for VAEs of clips that walk through time: codes a piece [B,C,T,…] that follows the
+            one of the last call, whose features the module kept; True begins a clip. Samples come
+            or go in whole latent frames, but for the first of a clip. `reset` ends it. None where
+            the module cannot.
         dtype: what it computes in.
         identity: a hash of the weights, or None.
         random: the weights are random.
@@ -115,6 +120,7 @@ class Vae:
     decode: Callable[[torch.Tensor], torch.Tensor]
     moments: Callable[[torch.Tensor], torch.Tensor] | None = None
     reset: Callable[[], None] = field(default=_nothing)
+    onward: Callable[[Direction, torch.Tensor, bool], torch.Tensor] | None = None
     dtype: torch.dtype = torch.float32
     identity: str | None = None
     random: bool = False

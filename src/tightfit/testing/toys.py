@@ -12,6 +12,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import nn
@@ -21,7 +23,6 @@ from torch.nn.utils.parametrizations import weight_norm
 from tightfit.errors import UsageError
 from tightfit.run.vae import Traits, Vae
 
-_HALO = 3
 _HOPS = (2, 4, 5, 6, 8)
 
 
@@ -34,9 +35,9 @@ def toy_vae(name: str, *, width: int = 16, seed: int = 0) -> Vae:
         seed: of the weights; the caller's random state is left alone.
     """
     makers: dict[str, Callable[[int], tuple[nn.Module, Traits]]] = {
-        "V2": lambda w: (_Picture(w, norm=False, patch=1), _picture_traits("V2", 8, _HALO)),
-        "V2N": lambda w: (_Picture(w, norm=True, patch=1), _picture_traits("V2N", 8, None)),
-        "V2P": lambda w: (_Picture(w, norm=False, patch=2), _picture_traits("V2P", 16, _HALO)),
+        "V2": lambda w: (_Picture(w, norm=False, patch=1), Traits("V2", 8)),
+        "V2N": lambda w: (_Picture(w, norm=True, patch=1), Traits("V2N", 8)),
+        "V2P": lambda w: (_Picture(w, norm=False, patch=2), Traits("V2P", 16)),
         "V3": lambda w: (
             _Clip(w),
             Traits(
@@ -47,7 +48,6 @@ def toy_vae(name: str, *, width: int = 16, seed: int = 0) -> Vae:
                 latent_channels=16,
                 lead=True,
                 streams_time=True,
-                halo=_HALO,
             ),
         ),
         "VA": lambda w: (_Sound(w), Traits("VA", 1920, axes=1, channels=2, latent_channels=64)),
@@ -65,16 +65,16 @@ def toy_vae(name: str, *, width: int = 16, seed: int = 0) -> Vae:
 
 
 def wrap_toy(module: nn.Module, traits: Traits) -> Vae:
-    """A `Vae` around a module that has ``encode``, ``decode`` and, maybe, ``clear_cache``."""
-    parts = {name: getattr(module, name) for name in ("encode", "decode")}
-    reset = getattr(module, "clear_cache", None)
-    if reset is None:
-        return Vae(module, traits, parts["encode"], parts["decode"], random=True)
-    return Vae(module, traits, parts["encode"], parts["decode"], reset=reset, random=True)
-
-
-def _picture_traits(name: str, spatial: int, halo: int | None) -> Traits:
-    return Traits(name, spatial, halo=halo)
+    """A `Vae` around a module that has ``encode``, ``decode`` and, maybe, ``clear_cache``, and
+    ``encode_on`` and ``decode_on``, which go on where the last call ended."""
+    toy: Any = module
+    vae = Vae(module, traits, toy.encode, toy.decode, random=True)
+    if hasattr(module, "clear_cache"):
+        vae = replace(vae, reset=toy.clear_cache)
+    if hasattr(module, "decode_on"):
+        ways = {"encode": toy.encode_on, "decode": toy.decode_on}
+        vae = replace(vae, onward=lambda direction, x, first: ways[direction](x, first))
+    return vae
 
 
 def _conv(inside: int, outside: int, *, stride: int = 1) -> nn.Conv2d:
@@ -157,16 +157,27 @@ class _Clip(nn.Module):
 
     def encode(self, x: torch.Tensor) -> torch.Tensor:
         self.clear_cache()
-        latents = [self._encode_step(x[:, :, :1], first=True)]
-        for start in range(1, x.shape[2], 4):
-            latents.append(self._encode_step(x[:, :, start : start + 4], first=False))
+        latent = self.encode_on(x, True)
         self.clear_cache()
-        return torch.cat(latents, dim=2)
+        return latent
 
     def decode(self, z: torch.Tensor) -> torch.Tensor:
         self.clear_cache()
-        frames = [self._decode_step(z[:, :, at : at + 1], at == 0) for at in range(z.shape[2])]
+        frames = self.decode_on(z, True)
         self.clear_cache()
+        return frames
+
+    def encode_on(self, x: torch.Tensor, first: bool) -> torch.Tensor:
+        """[B,3,4n,H,W], or 1+4n frames that begin a clip."""
+        latents = [self._encode_step(x[:, :, :1], first=True)] if first else []
+        for start in range(1 if first else 0, x.shape[2], 4):
+            latents.append(self._encode_step(x[:, :, start : start + 4], first=False))
+        return torch.cat(latents, dim=2)
+
+    def decode_on(self, z: torch.Tensor, first: bool) -> torch.Tensor:
+        """[B,16,n,H,W], whose first latent frame may begin a clip."""
+        steps = range(z.shape[2])
+        frames = [self._decode_step(z[:, :, at : at + 1], first and at == 0) for at in steps]
         return torch.cat(frames, dim=2)
 
     def _encode_step(self, x: torch.Tensor, *, first: bool) -> torch.Tensor:

@@ -129,6 +129,10 @@ class Ladder:
             if (rung.identity, changes) in tried:
                 self._skip(stage, rung, "the same try again", base)
                 continue
+            barred = rung.barred()
+            if barred is not None:
+                self._skip(stage, rung, barred, base)
+                continue
             if self.ask:
                 need, room = rung.need(), self.room()
                 if need is not None and need > room:
@@ -155,6 +159,7 @@ class Ladder:
                 self.attempts.append(attempt)
                 continue
             if values:
+                attempt = replace(attempt, error_bound=rung.error_bound())
                 if lesson is not None:
                     self.lessons.learn(lesson, attempt.refusals or 0)
                 if not quiet or len(self.attempts) > first:

@@ -16,6 +16,10 @@ def _unknown() -> None:
     """A need that nobody can predict."""
 
 
+def _nothing() -> None:
+    """There is nothing to say."""
+
+
 def _nobody(measured: int | None, held: bool) -> None:
     """Nobody learns from this try."""
     del measured, held
@@ -37,6 +41,9 @@ class Rung(Generic[T]):
             what it left behind (a library's own workspace) do not count: the result must not lie
             on the card.
         probe: it only measures: its value is dropped, and the next rung is tried.
+        barred: why it must not be tried, whatever room there is; None for no reason.
+        error_bound: after it held: the relative rms that it stays within, against a whole run;
+            None is unknown.
     """
 
     name: str
@@ -48,6 +55,8 @@ class Rung(Generic[T]):
     exact: bool = True
     tell: Callable[[int | None, bool], None] = _nobody
     probe: bool = False
+    barred: Callable[[], str | None] = _nothing
+    error_bound: Callable[[], float | None] = _nothing
 
     @property
     def identity(self) -> Hashable:
@@ -70,6 +79,7 @@ class Attempt:
     baseline_bytes: int | None = None
     refusals: int | None = None
     exact: bool = True
+    error_bound: float | None = None
 
 
 @dataclass(frozen=True)
