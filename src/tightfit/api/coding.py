@@ -20,10 +20,10 @@ from tightfit.errors import UsageError
 from tightfit.media.background import parse_background
 from tightfit.media.clip import parse_frames
 from tightfit.media.latents import LatentFile, load_latent, probe_latent
-from tightfit.plan.tilesize import check_wish
+from tightfit.plan.tilesize import TileWish, check_wish
 from tightfit.run.framing import to_source
 from tightfit.run.job import Evict, Request
-from tightfit.run.vae import Vae
+from tightfit.run.vae import Traits, Vae
 
 _PADS = ("repeat", "trim")
 
@@ -94,7 +94,7 @@ def encode(
     )
     look(source, selection)
     chosen = Chosen.of(vae)
-    check_wish(memory.wish, spatial=chosen.traits.spatial, temporal=chosen.traits.temporal)
+    _check_wish(memory.wish, chosen.traits)
     footage = read(source, selection)
     samples, padding = to_source(footage.frames, chosen.traits, trim=pad == "trim")
     request = Request(
@@ -160,7 +160,7 @@ def decode(
     header = probe_latent(Path(latent)) if isinstance(latent, (str, Path)) else latent
     chosen = Chosen.of(vae)
     check_latent(header, chosen.traits)
-    check_wish(memory.wish, spatial=chosen.traits.spatial, temporal=chosen.traits.temporal)
+    _check_wish(memory.wish, chosen.traits)
     content = load_latent(Path(latent)) if isinstance(latent, (str, Path)) else latent
     request = Request(
         memory.budget, memory.reserve, memory.wish, memory.estimate, evict, None, allow_cpu
@@ -182,6 +182,11 @@ def decode(
     shape = frames.pixels.shape
     made = {"frames": shape[0], "width": shape[-1], "height": shape[-2]}
     return Result(frames, work.report(outcome, made))
+
+
+def _check_wish(wish: TileWish, traits: Traits) -> None:
+    """Refuse a tile that is too small for the VAE, before its weights are read."""
+    check_wish(wish, spatial=traits.spatial, temporal=traits.temporal, axes=traits.axes)
 
 
 def _rate(fps: str | Fraction | None) -> Fraction | None:

@@ -174,9 +174,14 @@ class Work:
         """For a job that was done."""
         warnings = [*self.warnings, *outcome.notes]
         if not outcome.exact:
+            bound = outcome.attempt.error_bound
+            within = (
+                "how close is not known"
+                if bound is None
+                else f"within {bound:.2g} of it (relative rms), measured on small pieces"
+            )
             warnings.append(
-                f"{outcome.attempt.rung}: close to a whole run, but not the same; the error is "
-                "not bounded"
+                f"{outcome.attempt.rung}: close to a whole run, but not the same; {within}"
             )
         return Report(
             **self._common(),
@@ -192,7 +197,7 @@ class Work:
             peak_reserved_bytes=outcome.peak_reserved_bytes,
             after_bytes=outcome.after_bytes,
             exact=outcome.exact,
-            error_bound=0.0 if self._same_bits(outcome) else None,
+            error_bound=0.0 if self._same_bits(outcome) else outcome.attempt.error_bound,
             adjusted=[*self.adjusted, *outcome.adjusted],
             warnings=warnings,
             output=output,

@@ -54,7 +54,7 @@ def tile_error(
             share = overlap / size
             part = max(_LEAST, -int(-length // (1 + (1 - share) * (count - 1))))
             part = min(part, length - 1)
-            parts.append((part, min(part - 1, max(round(part * share), min(overlap, 1)))))
+            parts.append((part, min(overlap, part // 2)))
         else:
             parts.append((length, 0))
         small.append(replace(track, length=length))
