@@ -83,3 +83,24 @@ def to_frames(
         x = x[:, :, :frames].transpose(1, 2).flatten(0, 1)
     x = x[..., :height, :width]
     return ((x - traits.low) / (traits.high - traits.low)).clamp(0, 1)
+
+
+def sound_to_source(samples: torch.Tensor, traits: Traits) -> tuple[torch.Tensor, int]:
+    """Sound [C,L] as a batch [1,C,L'] for a VAE of sound, and how many samples were added.
+
+    The last sample is repeated up to a whole number of hops.
+    """
+    if traits.axes != 1 or samples.dim() != 2 or traits.channels != samples.shape[0]:
+        raise UsageError(
+            f"{traits.name} takes {traits.channels} channels on {traits.axes} axes: sound of shape "
+            f"{list(samples.shape)} does not fit."
+        )
+    (length,) = traits.padded((samples.shape[-1],))
+    added = length - samples.shape[-1]
+    source = torch.nn.functional.pad(samples.float().unsqueeze(0), (0, added), mode="replicate")
+    return source, added
+
+
+def to_sound(samples: torch.Tensor, *, added: int) -> torch.Tensor:
+    """What a VAE of sound gives, [1,C,L'], as sound [C,L'-`added`]."""
+    return samples[0, :, : samples.shape[-1] - added].float()

@@ -135,7 +135,10 @@ class VaeRungs:
                 if not self._hopeless:
                     yield self.whole(1)
         if self.exact_ways is not None and self.wish.mode != "size":
-            yield from self.exact_ways()
+            # Their pieces are cut to the room, and may be above what the device computes.
+            above = self._above_ceiling((self.batch, *self.source.shape[1:]))
+            for way in self.exact_ways():
+                yield way if above is None else replace(way, barred=lambda: above)
         if self.wish.mode == "off":
             return
         if wished == uncut:
@@ -407,7 +410,7 @@ class VaeRungs:
             for name, span in zip(names[len(where)], where, strict=True)
         )
         usual, wide = (str(each).removeprefix("torch.") for each in (self.vae.dtype, dtype))
-        also = "" if helped else f", and is not finite in {wide} either"
+        also = "" if helped else ", which did not help"
         self._adjust(
             f"{place} of the result came out not finite in {usual}: redone in {wide}{also}"
         )
