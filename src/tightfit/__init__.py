@@ -18,6 +18,7 @@ if TYPE_CHECKING:
         make_plan,
         pack,
         placed,
+        tiled,
         unfit,
         unpack,
     )
@@ -35,6 +36,7 @@ __all__ = [
     "make_plan",
     "pack",
     "placed",
+    "tiled",
     "unfit",
     "unpack",
 ]

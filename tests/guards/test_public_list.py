@@ -19,6 +19,7 @@ PUBLIC = [
     "make_plan",
     "pack",
     "placed",
+    "tiled",
     "unfit",
     "unpack",
 ]

@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from tightfit.api.packing import pack, unpack
     from tightfit.api.planning import make_plan
     from tightfit.api.result import Frames, Result
+    from tightfit.api.tiling import tiled
     from tightfit.api.work import Watching
     from tightfit.plan.plan import Plan
 
@@ -25,6 +26,7 @@ __all__ = [
     "make_plan",
     "pack",
     "placed",
+    "tiled",
     "unfit",
     "unpack",
 ]
@@ -42,6 +44,7 @@ _HOMES = {
     "make_plan": "api.planning",
     "pack": "api.packing",
     "placed": "api.fitting",
+    "tiled": "api.tiling",
     "unfit": "api.fitting",
     "unpack": "api.packing",
 }

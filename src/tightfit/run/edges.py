@@ -26,8 +26,8 @@ Call = Callable[[torch.Tensor], torch.Tensor]
 
 LENGTHS = (16, 48)
 """Units along the axis that is measured; what reaches half of the last counts as unbounded."""
-_THICK = (2, 8)
-"""Units along the other axes; networks that mirror their edges refuse the thinner ones."""
+THICK = (2, 8, 32)
+"""Units along the other axes; networks that mirror their edges, or pad none, refuse thin ones."""
 _ROUNDING = 1e-5
 _FELT = 2.0
 """A cut is felt while the difference is so many times what it is far away from the cut."""
@@ -49,7 +49,7 @@ def vae_edges(vae: Vae, direction: Direction, *, cut: Sequence[bool]) -> tuple[E
     if missing and not any(held.tensor.device.type == "meta" for held in weights(vae.module)):
         channels = traits.channels if direction == "encode" else traits.latent_channels
         probe = Probe(vae.call(direction), channels, tracks, lead=traits.lead)
-        with _on_the_host(vae):
+        with on_the_host(vae):
             known.update({(direction, at): probe.edge(at) for at in missing})
     return tuple(known.get((direction, at)) for at in range(traits.axes))
 
@@ -83,7 +83,7 @@ class Probe:
 
     def edge(self, at: int) -> Edge | None:
         """The edge of the axis `at`; None where the network does not run on pieces so small."""
-        for thick in _THICK:
+        for thick in THICK:
             with suppress(Exception):  # whatever it is: with its real input it will say so itself
                 return self._edge(at, thick)
         return None
@@ -161,7 +161,7 @@ _known: weakref.WeakKeyDictionary[nn.Module, dict[tuple[Direction, int], Edge | 
 
 
 @contextmanager
-def _on_the_host(vae: Vae) -> Iterator[None]:
+def on_the_host(vae: Vae) -> Iterator[None]:
     """While inside, the weights are copies on the host in float32, and nothing is left behind."""
     keepsakes = Keepsakes(vae.module, device=torch.device("cpu"))
     try:

@@ -250,11 +250,8 @@ class VaeRungs:
         """
         if self._goes_on(sizes):
             sizes = (sizes[0] + 1, *sizes[1:])
-        if self.direction == "encode":
-            sizes = tuple(
-                len(axis.covered(Span(0, size)))
-                for axis, size in zip(self.axes, sizes, strict=True)
-            )
+        reads = zip(self.tracks, sizes, strict=True)
+        sizes = tuple(track.read.length(size) for track, size in reads)
         return (1, self.source.shape[1], *sizes)
 
     def _input_to_host(self) -> int:
@@ -266,7 +263,7 @@ class VaeRungs:
     def whole(self, batch: int) -> Rung[torch.Tensor]:
         """Everything of `batch` items in one call."""
         name = "whole" if batch == self.batch else f"batch of {batch}"
-        sizes = tuple(a.length if self.direction == "encode" else a.samples for a in self.axes)
+        sizes = tuple(track.write.length(track.length) for track in self.tracks)
         total = -(-self.source.shape[0] // batch)
 
         def run() -> torch.Tensor:
