@@ -72,7 +72,7 @@ class _Placement:
     """Where the weights are now.
 
     Attributes:
-        plan, residency: by which they were placed.
+        plan, residency: by which they were placed, and what came of it.
         taken: bytes on the card, with what the allocator takes for them.
         given: which of `Need.slacks` there was room for.
     """
@@ -181,9 +181,10 @@ class Keeping:
         worth = max(smallest, room // _BREATH[0])
         self._more = self._more + 1 if smallest and spare > max(worth, self._vain) else 0
         if self._more >= self._patience:
-            moved = len(self.changes)
-            self.replan(need, arriving, why=f"{format_bytes(spare)} more are free")
-            self._more, self._grew = 0, len(self.changes) > moved
+            why = f"{format_bytes(spare)} more are free"
+            self.replan(need, arriving, why=why, instead=self._placement)
+            copied = self._placement.residency.moved_bytes
+            self._more, self._grew = 0, copied < residency.moved_bytes
             # A plan takes the host milliseconds, and one that gains nothing is not made again.
             self._vain = 0 if self._grew else spare + worth // 4
 
@@ -205,12 +206,20 @@ class Keeping:
         return breath
 
     def replan(
-        self, need: Need, arriving: int, *, why: str, less: int = 0, mode: Mode | None = None
+        self,
+        need: Need,
+        arriving: int,
+        *,
+        why: str,
+        less: int = 0,
+        mode: Mode | None = None,
+        instead: _Placement | None = None,
     ) -> None:
         """Place the weights anew for a call; `less` bytes of the room are left out.
 
         In another `mode` than was asked for, if one is given. Where there is no room for all the
-        slack that a loop of such calls should have, they get less.
+        slack that a loop of such calls should have, they get less. Where they are placed `instead`
+        of as they are, which would do, they stay unless less is to be copied from then on.
 
         Raises `MemoryShortage` where not even streaming everything leaves it enough.
         """
@@ -239,6 +248,8 @@ class Keeping:
                 if given == ways[-1]:
                     shortage = shortage or plan.shortage()
                 continue
+            if instead is not None and instead is self._placement and not _is_better(plan, instead):
+                return
             wide = _without(supply, less)
             try:
                 self._place(
@@ -329,6 +340,16 @@ class Keeping:
     def _remembered(self) -> Keepsakes:
         name = type(self.module).__name__
         return Keepsakes(self.module, device=self.card.device, name=name)
+
+
+def _is_better(plan: Plan, than: _Placement) -> bool:
+    """Whether `plan` copies less in a call, and is another than that by which weights were placed.
+
+    The allocator may have taken so much then that fewer stay than was planned; it would again.
+    """
+    found, before = plan.stages[0].residency, than.plan.stages[0].residency
+    assert found is not None
+    return found != before and found.moved_bytes < than.residency.moved_bytes
 
 
 def _without(supply: Supply, size: int) -> Supply:
