@@ -69,6 +69,7 @@ def ledger(
     coming: int,
     reserve: int,
     kind: str,
+    on_host: int | None = 0,
 ) -> dict[str, tuple[int | None, str]]:
     """The lines of DESIGN §4 that a job of one VAE has, in bytes.
 
@@ -77,6 +78,7 @@ def ledger(
         weights: of the VAE; `coming` are those of them that were not on the card at first.
         reserve: what was kept free.
         kind: of the card.
+        on_host: what was kept in the host's memory meanwhile.
     """
     base, peak = baseline.allocated, last.peak_bytes
     if base is None or before.allocated is None:
@@ -93,6 +95,7 @@ def ledger(
         "activations": (None if peak is None else peak - held, "measured"),
         "slack": (peak_slack, "measured"),
         "library_workspaces": (None if kind == "cuda" else 0, "measured"),
+        "host_activations": (on_host, "measured"),
         "context": (ran.context, "measured"),
         "held_by_others": (ran.held_by_others, "measured"),
         "reserve": (reserve, "measured"),

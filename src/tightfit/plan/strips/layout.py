@@ -15,6 +15,7 @@ SLOTS = 2
 """Buffers on the card for what is on its way, up and down each: one is filled, one is used."""
 _SHARES = (0.3, 0.5, 0.7, 0.9)
 _RESULT_SHARE = 8
+_TRIES = 4
 
 
 @dataclass(frozen=True)
@@ -39,13 +40,11 @@ class LaidStage:
     Attributes:
         stage: itself.
         strips: in order; empty for one that is not run in strips.
-        working: bytes of the card beside what is kept: tensors, and buffers for copies.
-        load, store: bytes of one buffer; 0 where nothing is copied.
+        load, store: bytes of one buffer for copies; 0 where nothing is copied.
     """
 
     stage: Stage
     strips: tuple[Strip, ...]
-    working: int
     load: int = 0
     store: int = 0
 
@@ -57,10 +56,11 @@ class Layout:
     Attributes:
         stages: in order.
         on_card: value → how many of its first strips stay on the card; the others lie on the host.
-        offsets: (value, strip) → where it lies on the host.
+        offsets: (value, strip) → where it lies in the memory for strips, on the card or the host.
         dead: (stage, strip) → kept strips, as (value, strip), that nobody reads after it.
-        host_bytes: that takes.
-        card_bytes: the most that is taken of the card, weights apart.
+        host_bytes: of the memory for strips there.
+        card_arena: of that on the card; `passing` of the buffers for copies beside it.
+        card_bytes: the most that is taken of the card, weights and input apart.
         result_on_card: the result is put together there.
         up, down: bytes copied to the card, and from it.
         flops: operations, and `again` those among them that are done more than once.
@@ -74,6 +74,8 @@ class Layout:
     offsets: dict[tuple[int, int], int]
     dead: dict[tuple[int, int], tuple[tuple[int, int], ...]]
     host_bytes: int
+    card_arena: int
+    passing: int
     card_bytes: int
     result_on_card: bool
     up: int
@@ -126,24 +128,45 @@ class Laying:
         result = self.network.extents[self.network.result]
         result_on_card = result.bytes * _RESULT_SHARE <= room
         counts: dict[int, int] = {}
-        spare: dict[int, int] = {}
+        beside = passing = 0
         for stage in self.stages.stages:
-            there = fixed[stage.number] + (result.bytes if result_on_card else 0)
+            there = fixed[stage.number] + self._gathered(stage)
+            there += result.bytes if result_on_card else 0
             left = room - there
-            if not stage.in_strips:
-                spare[stage.number] = left - self._gathered(stage)
-                counts[stage.number] = 0
-            else:
-                left -= self._gathered(stage)
+            counts[stage.number] = 0
+            if stage.in_strips:
                 count = self._count(stage, int(left * part)) or self._count(stage, left)
                 if count is None:
                     return None
                 counts[stage.number] = count
-                spare[stage.number] = left - self._working(stage, count)
-            if spare[stage.number] < 0:
-                return None
-        on_card = self._kept(counts, spare, given_on_card, result_on_card)
-        return self._laid(counts, on_card, fixed, result_on_card, given_on_card)
+                there += self._played(stage, count).peak
+                passing = max(passing, self._passing(stage, count))
+            beside = max(beside, there)
+        spare = room - beside - passing
+        if spare < 0:
+            return None
+        shelved, layout = float(spare), None
+        for _ in range(_TRIES):
+            on_card = self._kept(counts, int(shelved), given_on_card, result_on_card)
+            tried = self._laid(counts, on_card, beside, result_on_card, given_on_card)
+            if tried.card_bytes <= room and (layout is None or tried.seconds < layout.seconds):
+                layout = tried
+            top = tried.card_arena
+            if top >= spare * 0.9 and top <= spare:
+                break
+            # Strips of what is read make way for what is made, so more fits than the sum says.
+            shelved = shelved * min(2.0, spare / top) * 0.98 if top else 0.0
+            if not top:
+                break
+        if layout is None:
+            on_card = self._kept(counts, 0, given_on_card, result_on_card)
+            layout = self._laid(counts, on_card, beside, result_on_card, given_on_card)
+        return layout if layout.card_bytes <= room else None
+
+    def _passing(self, stage: Stage, count: int) -> int:
+        """Bytes of the buffers for copies."""
+        told = self._played(stage, count)
+        return SLOTS * (rounded(told.load) + rounded(told.store))
 
     def _fixed(self) -> dict[int, int]:
         """Bytes that lie on the card during each stage, whatever is decided."""
@@ -188,8 +211,7 @@ class Laying:
             count = min(rows, max(count + 1, guess))
 
     def _working(self, stage: Stage, count: int) -> int:
-        told = self._played(stage, count)
-        return told.peak + SLOTS * (rounded(told.load) + rounded(told.store))
+        return self._played(stage, count).peak + self._passing(stage, count)
 
     def _played(self, stage: Stage, count: int) -> Taken:
         key = (stage.number, count)
@@ -215,11 +237,11 @@ class Laying:
         return self._strips[key]
 
     def _kept(
-        self, counts: dict[int, int], spare: dict[int, int], given_on_card: bool, result: bool
+        self, counts: dict[int, int], spare: int, given_on_card: bool, result: bool
     ) -> dict[int, int]:
         """How many strips of each value stay on the card: what is small and short-lived first."""
         extents, stages = self.network.extents, self.stages
-        left = dict(spare)
+        left = dict.fromkeys(counts, spare)
         found: dict[int, int] = {self.network.given: 1 if given_on_card else 0}
         kept = [value for stage in stages.stages for value in stage.keeps]
         if result:
@@ -245,34 +267,38 @@ class Laying:
         self,
         counts: dict[int, int],
         on_card: dict[int, int],
-        fixed: dict[int, int],
+        beside: int,
         result_on_card: bool,
         given_on_card: bool,
     ) -> Layout:
+        """Play it through: when each strip that is kept comes and goes, and where it lies."""
         network, extents = self.network, self.network.extents
-        shelf = Shelf()
+        card, host = Shelf(), Shelf()
         offsets: dict[tuple[int, int], int] = {}
         dead: dict[tuple[int, int], tuple[tuple[int, int], ...]] = {}
         there: dict[tuple[int, int], int] = {}  # what is kept now, and its bytes
-        card = peak = up = down = 0
+        up = down = passing = 0
         flops = again = seconds = 0.0
         laid: list[LaidStage] = []
         counts_of = {value: counts[self.stages.made[value]] for value in on_card
                      if value != network.given}  # fmt: skip
         counts_of[network.given] = 1
         if not given_on_card:
-            offsets[network.given, 0] = shelf.take(extents[network.given].bytes)
+            offsets[network.given, 0] = host.take(extents[network.given].bytes)
             there[network.given, 0] = extents[network.given].bytes
-        result = extents[network.result].bytes if result_on_card else 0
+
+        def drop(gone: tuple[tuple[int, int], ...]) -> None:
+            for key in gone:
+                shelf = card if key[1] < on_card[key[0]] else host
+                shelf.give(offsets[key], there.pop(key))
+
         for stage in self.stages.stages:
             number = stage.number
-            beside = fixed[number] + result + self._gathered(stage)
             if not stage.in_strips:
                 seconds += self._seconds(stage, (), 0, 0)
-                peak = max(peak, card + beside)
-                laid.append(LaidStage(stage, (), 0))
+                laid.append(LaidStage(stage, ()))
                 dead[number, 0] = self._gone(there, number, 0, None, counts_of)
-                card -= self._drop(dead[number, 0], there, on_card, offsets, shelf)
+                drop(dead[number, 0])
                 continue
             strips = self._all(stage, counts[number])
             brought = sent = load = store = 0
@@ -285,35 +311,46 @@ class Laying:
                     if value == network.result:
                         continue
                     begin, end = strip.own[value]
-                    size = extents[value].of(end - begin)
-                    there[value, index] = size
+                    size = there[value, index] = extents[value].of(end - begin)
                     if index < on_card[value]:
-                        card += rounded(size)
-                    else:
-                        offsets[value, index] = shelf.take(size)
-                        sent += size
-                        store = max(store, size)
-                peak = max(peak, card + beside + self._working(stage, counts[number]))
+                        offsets[value, index] = card.take(size)
+                        continue
+                    offsets[value, index] = host.take(size)
+                    sent += size
+                    store = max(store, size)
                 dead[number, index] = self._gone(there, number, index, strips, counts_of)
-                card -= self._drop(dead[number, index], there, on_card, offsets, shelf)
+                drop(dead[number, index])
             if network.result in stage.keeps:
                 sent += extents[network.result].bytes
                 if not result_on_card:
                     sizes = [strip.own[network.result] for strip in strips]
                     most = max(end - begin for begin, end in sizes)
                     store = max(store, extents[network.result].of(most))
-            laid.append(
-                LaidStage(stage, strips, self._working(stage, counts[number]), load, store)
-            )
+            laid.append(LaidStage(stage, strips, rounded(load), rounded(store)))
+            passing = max(passing, SLOTS * (rounded(load) + rounded(store)))
             done = work(network, stage, strips)
             once = float(sum(network.steps[at].flops for at in stage.steps))
             flops, again = flops + done, again + max(0.0, done - once)
             up, down = up + brought, down + sent
             seconds += self._seconds(stage, strips, brought, sent)
         return Layout(
-            tuple(laid), on_card, offsets, dead, shelf.top, peak, result_on_card, up, down,
-            flops, again, seconds, counts_of, self.stages.last,
-        )  # fmt: skip
+            stages=tuple(laid),
+            on_card=on_card,
+            offsets=offsets,
+            dead=dead,
+            host_bytes=host.top,
+            card_arena=card.top,
+            passing=passing,
+            card_bytes=beside + card.top + passing,
+            result_on_card=result_on_card,
+            up=up,
+            down=down,
+            flops=flops,
+            again=again,
+            seconds=seconds,
+            counts=counts_of,
+            last=self.stages.last,
+        )
 
     def _from_host(
         self, value: int, strip: Strip, on_card: dict[int, int], counts: dict[int, int]
@@ -345,9 +382,8 @@ class Laying:
                 continue
             assert strips is not None
             end = share(self.network.extents[value].rows, place, counts[value])[1]
-            if place not in range(counts[value]) or self._reads_below(strips[index + 1], value, end):
-                continue
-            gone.append((value, place))
+            if not self._reads_below(strips[index + 1], value, end):
+                gone.append((value, place))
         return tuple(gone)
 
     @staticmethod
@@ -355,24 +391,6 @@ class Laying:
         """Whether the next strip (and so any after it) reads rows before `end`."""
         span = strip.spans.get(value)
         return span is not None and span[0] < end
-
-    def _drop(
-        self,
-        gone: tuple[tuple[int, int], ...],
-        there: dict[tuple[int, int], int],
-        on_card: dict[int, int],
-        offsets: dict[tuple[int, int], int],
-        shelf: Shelf,
-    ) -> int:
-        """Take `gone` out of the books; bytes of the card that are free then."""
-        freed = 0
-        for key in gone:
-            size = there.pop(key)
-            if key in offsets:
-                shelf.give(offsets[key], size)
-            elif key[0] != self.network.given and key[1] < on_card[key[0]]:
-                freed += rounded(size)
-        return freed
 
     def _seconds(self, stage: Stage, strips: Sequence[Strip], up: int, down: int) -> float:
         flops = work(self.network, stage, strips) if strips else float(

@@ -83,9 +83,14 @@ def _moments(strip: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Ten
         variance, mean = torch.var_mean(strip, axes, correction=0)
         squares = variance.double() * count
     else:
-        mean = torch.sum(strip, axes, dtype=torch.float32) / count
-        norm = torch.linalg.vector_norm(strip, 2, axes, dtype=torch.float32).double()
-        squares = (norm.square() - mean.double().square() * count).clamp_min(0)
+        # Line by line first: a sum over all at once takes memory for its parts.
+        last = strip.dim() - 1
+        lines = torch.sum(strip, last, dtype=torch.float32)
+        norms = torch.linalg.vector_norm(strip, 2, last, dtype=torch.float32)
+        rest = tuple(range(2, last))
+        mean = (lines.sum(rest) if rest else lines) / count
+        total = norms.square().sum(rest) if rest else norms.square()
+        squares = (total.double() - mean.double().square() * count).clamp_min(0)
     return torch.full_like(squares, count), mean.double(), squares
 
 

@@ -66,10 +66,10 @@ class Order:
 class Slots:
     """Fixed buffers on the card that copies in one direction pass through, one after the other."""
 
-    def __init__(self, count: int, size: int, device: torch.device) -> None:
-        self._buffers = [
-            torch.empty(size, dtype=torch.uint8, device=device) for _ in range(count if size else 0)
-        ]
+    def __init__(self, memory: torch.Tensor, size: int, count: int) -> None:
+        """`count` buffers of `size` bytes each, at the beginning of `memory`; none of no size."""
+        starts = [size * at for at in range(count if size else 0)]
+        self._buffers = [memory[start : start + size] for start in starts]
         self.free: list[Mark | None] = [None] * len(self._buffers)
         self._next = 0
 
@@ -88,11 +88,10 @@ class Slots:
         return self._buffers[slot][:size].view(order.dtype).view(order.lying(rows))
 
     def leave(self, queue: Queue) -> None:
-        """`queue` waits until nothing is on its way any more; then the buffers can go."""
+        """`queue` waits until nothing is on its way any more; then others may have the bytes."""
         for mark in self.free:
             if mark is not None:
                 queue.wait(mark)
-        self._buffers.clear()
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -11,6 +11,7 @@ from tightfit.plan.strips.network import Extent, Kind, Network, Step, Use
 from tightfit.run.strips.group_norm import halves, statistics_shape
 from tightfit.run.strips.part import Need, Part, Span
 from tightfit.run.strips.rules import Seen, as_list, rule_for
+from tightfit.run.strips.scratch import Scratch
 from tightfit.weigh.network.graph import Graph, Node, filled
 
 
@@ -41,7 +42,7 @@ def programmed(
     *,
     from_end: int,
     device: torch.device,
-    scratch: Callable[[Part, int, int], float],
+    scratch: Scratch,
 ) -> Program:
     """The parts of `graph`, whose input is cut along the axis `from_end` from its end.
 
@@ -106,7 +107,7 @@ def _network(
     axes: dict[int, int],
     shapes: Sequence[tuple[int, ...]],
     dtypes: Sequence[torch.dtype],
-    scratch: Callable[[Part, int, int], float],
+    scratch: Scratch,
 ) -> Network:
     values = graph.values
     extents = []

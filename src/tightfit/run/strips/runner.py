@@ -7,7 +7,7 @@ made leaves while the next one is. The host never waits for the card before the 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -51,6 +51,7 @@ class Runner:
     Attributes:
         program: what to do.
         layout: how.
+        weights: by their paths, on the card.
         device: the card.
         lanes: its queues.
         host: memory for what is kept there.
@@ -61,6 +62,7 @@ class Runner:
 
     program: Program
     layout: Layout
+    weights: Mapping[str, torch.Tensor]
     device: torch.device
     lanes: Lanes
     host: HostView
@@ -74,6 +76,7 @@ class Runner:
     _coming: dict[tuple[int, int], _Coming] = field(default_factory=dict)
     _read: Mark | None = None
     _result: torch.Tensor | None = None
+    _memory: torch.Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.uint8))
 
     def run(self, source: torch.Tensor) -> torch.Tensor:
         """The result for `source` (on the card or on the host), as a new tensor on the host."""
@@ -84,7 +87,9 @@ class Runner:
             self._clear()
 
     def _run(self, source: torch.Tensor) -> torch.Tensor:
-        network = self.program.network
+        network, layout = self.program.network, self.layout
+        size = max(1, layout.card_arena + layout.passing)
+        self._memory = torch.empty(size, dtype=torch.uint8, device=self.device)
         self._bring(source)
         for laid in self.layout.stages:
             if laid.stage.in_strips:
@@ -106,6 +111,7 @@ class Runner:
         for held in (self._kept, self._there, self._wanted, self._coming):
             held.clear()
         self._result = None
+        self._memory = torch.empty(0, dtype=torch.uint8)
 
     # --- values ---
 
@@ -130,9 +136,8 @@ class Runner:
 
     def _held(self, value: int) -> torch.Tensor:
         values = self.program.graph.values
-        if value < len(values) and values[value].weight is not None:
-            return values[value].held()
-        return self._there[value]
+        path = values[value].weight if value < len(values) else None
+        return self._there[value] if path is None else self.weights[path]
 
     def _parts_of(self, value: int, rows: Span) -> Iterator[tuple[Chunk, Span]]:
         for chunk in self._kept[value].values():
@@ -192,10 +197,11 @@ class Runner:
     def _in_strips(self, laid: LaidStage) -> None:
         stage = laid.stage
         gathered = {value: self._gathered(value) for value in stage.gathers}
-        up = Slots(SLOTS, laid.load, self.device)
-        down = Slots(SLOTS, laid.store, self.device)
+        passing = self._memory[self.layout.card_arena :]
+        up = Slots(passing, laid.load, SLOTS)
+        down = Slots(passing[SLOTS * laid.load :], laid.store, SLOTS)
         if up:
-            self.lanes.up.wait(self.lanes.compute.mark())  # fresh memory may still be in use
+            self.lanes.up.wait(self.lanes.compute.mark())  # others had these bytes before
         self._wanted.extend(self._from_host(laid))
         sums: dict[int, list[Sequence[torch.Tensor]]] = {}
         drops = _last_uses(self.program.parts, stage.steps)
@@ -331,14 +337,13 @@ class Runner:
         if value == self.program.network.result:
             self._keep_result(rows, tensor, order, down)
             return
+        offset = self.layout.offsets[value, index]
         if index < self.layout.on_card[value]:
-            if tensor.untyped_storage().nbytes() > tensor.nbytes:
-                tensor = tensor.clone()
-            self._kept[value][index] = Chunk(rows, tensor)
+            size = order.bytes(rows[1] - rows[0])
+            flat = self._memory[offset : offset + size].view(order.dtype)
+            self._kept[value][index] = Chunk(rows, _copied(tensor, flat))
             return
-        place = self.host(
-            self.layout.offsets[value, index], order.lying(rows[1] - rows[0]), order.dtype
-        )
+        place = self.host(offset, order.lying(rows[1] - rows[0]), order.dtype)
         ready = self._leave(tensor, order, place, down)
         self._kept[value][index] = Chunk(rows, host=place, ready=ready)
 
@@ -391,6 +396,15 @@ def _rows(part: Part, spans: dict[int, Span]) -> Span | None:
 
 def _narrowed(tensor: torch.Tensor, axis: int, begin: int, length: int) -> torch.Tensor:
     return tensor if length == tensor.shape[axis] else tensor.narrow(axis, begin, length)
+
+
+def _copied(tensor: torch.Tensor, flat: torch.Tensor) -> torch.Tensor:
+    """A copy of `tensor` in `flat`, its axes lying there in the order in which they lie now."""
+    order = sorted(range(tensor.dim()), key=tensor.stride, reverse=True)
+    place = flat.view([tensor.shape[axis] for axis in order])
+    place = place.permute([order.index(axis) for axis in range(tensor.dim())])
+    place.copy_(tensor)
+    return place
 
 
 def _last_uses(parts: Sequence[Part], steps: Sequence[int]) -> dict[int, list[int]]:

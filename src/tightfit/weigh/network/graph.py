@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch import nn
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,8 +24,8 @@ class Value:
         number: its place in `Graph.values`.
         shape, dtype: as the call saw it.
         storage: equal for two values exactly where they share memory.
-        weight: the module that holds it and whether it is a parameter, under which name; None for
-            what the call made or was given.
+        weight: its path in the module, such as ``decoder.conv_in.weight``; None for what the call
+            made or was given.
         constant: it depends on no input, so that it is the same in every call.
     """
 
@@ -34,7 +33,7 @@ class Value:
     shape: tuple[int, ...]
     dtype: torch.dtype
     storage: int
-    weight: tuple[nn.Module, bool, str] | None = None
+    weight: str | None = None
     constant: bool = False
 
     @property
@@ -44,14 +43,6 @@ class Value:
         for length in self.shape:
             size *= length
         return size
-
-    def held(self) -> torch.Tensor:
-        """The weight itself, wherever it lies now."""
-        assert self.weight is not None
-        module, parameter, name = self.weight
-        tensor = (module._parameters if parameter else module._buffers)[name]
-        assert tensor is not None
-        return tensor
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from tightfit.weigh.network.graph import Graph, Node, Ref, Value
 from tightfit.weigh.shapes import Shapes, tensors_in
-from tightfit.weigh.tensors import Kind, weights
+from tightfit.weigh.tensors import weights
 
 
 class UntoldError(Exception):
@@ -48,9 +48,7 @@ class _Books(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._written: dict[int, int] = {}  # storage → the first value that came after a write
         self._given = self._note(source)
         for held in weights(module):
-            parameter = held.kind is Kind.PARAMETER
-            if id(held.tensor) not in self._numbers:
-                self._note(held.tensor, weight=(held.owner, parameter, held.name), constant=True)
+            self._note(held.tensor, weight=held.path, constant=True)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         del types
@@ -107,7 +105,7 @@ class _Books(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self,
         tensor: torch.Tensor,
         *,
-        weight: tuple[nn.Module, bool, str] | None = None,
+        weight: str | None = None,
         constant: bool = False,
     ) -> int:
         known = self._numbers.get(id(tensor))
