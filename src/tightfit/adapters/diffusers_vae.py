@@ -5,11 +5,13 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
 from torch import nn
 
+from tightfit.adapters.onward import can_go_on, go_on
 from tightfit.adapters.traits import traits_of
 from tightfit.run.vae import Vae
 from tightfit.weigh import identity, weights
@@ -52,6 +54,7 @@ def adapt(module: nn.Module, *, random: bool = False) -> Vae:
         decode,
         moments=moments,
         reset=lambda: _reset(module),
+        onward=partial(go_on, module) if can_go_on(module) else None,
         dtype=next(weights(module)).tensor.dtype,
         identity=weights_hash(module),
         random=random,
