@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 
@@ -25,3 +27,15 @@ def waits_refused() -> Iterator[None]:
 def driver_calls() -> int:
     """How often the allocator has asked the driver for memory so far."""
     return int(torch.cuda.memory_stats().get("num_device_alloc", 0))
+
+
+def emptied() -> None:
+    """The allocator holds as little of earlier tests as can be.
+
+    Scratch of libraries lies in pieces that cudaMallocAsync cannot give back then.
+    """
+    library: Any = torch._C
+    gc.collect()
+    torch.cuda.synchronize()
+    library._cuda_clearCublasWorkspaces()
+    torch.cuda.empty_cache()

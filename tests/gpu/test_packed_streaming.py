@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import tightfit
-from tests.gpu.common import driver_calls, waits_refused
+from tests.gpu.common import driver_calls, emptied, waits_refused
 from tests.place.packing.weights import gaussian, same
 from tests.streaming import Net
 from tightfit.card import open_card
@@ -40,6 +40,7 @@ def test_packed_weights_give_the_bits_of_the_resident_run(mode: str) -> None:
     Nothing more is allocated where nothing may become resident later on.
     """
     module, x = network()
+    emptied()
     card, inputs = open_card("cuda:0"), x.cuda()
     with placed(module, card.device):
         expected = module(inputs).cpu()
