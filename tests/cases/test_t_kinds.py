@@ -57,6 +57,31 @@ def test_t06_corners_are_right_in_half_precision(overlap: str) -> None:
     assert outcome.exact == (overlap in ("64", "128"))
 
 
+# T07
+
+
+def test_t07_tiles_of_a_norm_over_everything_state_a_bound_and_keep_to_it() -> None:
+    """V2N on a ramp of 512x512 in four tiles: approximate, within what the report says, and no
+    step where tiles meet is larger than that."""
+    vae = toy_vae("V2N", width=8)
+    ramp = torch.linspace(0, 1, 512).expand(1, 3, 512, 512).contiguous()
+    whole, tiled = (
+        api.encode(ramp, vae=vae, card="virtual:1GiB", tile=tile) for tile in ("off", "296")
+    )
+    assert (whole.report.exact, whole.report.error_bound) == (True, 0.0)
+    assert tiled.report.exact is False
+    bound = tiled.report.error_bound
+    assert bound is not None
+    assert any(f"within {bound:.2g} of it" in warning for warning in tiled.report.warnings)
+    one, other = whole.value.latent, tiled.value.latent
+    level = float(one.square().mean().sqrt())
+    assert float((other - one).square().mean().sqrt()) <= bound * level
+    usual = one.diff(dim=-1).abs().max().item()
+    assert other.diff(dim=-1).abs().max().item() <= usual + bound * level
+    exact = api.encode(ramp, vae=toy_vae("V2", width=8), card="virtual:1GiB", tile="296").report
+    assert (exact.exact, exact.error_bound) == (True, None)
+
+
 # T15
 
 

@@ -16,6 +16,7 @@ from tightfit import api
 from tightfit.cli import run
 from tightfit.media.info import probe
 from tightfit.media.latents import load_latent
+from tightfit.media.picture import read_picture
 
 WAN = "random:wan2.1-vae-mini"
 FLUX = "random:flux-vae-mini"
@@ -149,6 +150,11 @@ def test_c01_a_grey_picture_of_nans_is_a_failure(
     assert run(["decode", str(latent), "-o", str(out), "--vae", FLUX, "--card", "cpu"]) == 1
     assert not out.exists()
     assert "NaN" in capsys.readouterr().err
+    told = ["decode", str(latent), "-o", str(out), "--vae", FLUX, "--card", "cpu", "--allow-nan"]
+    assert run([*told, "--report", str(tmp_path / "r.json")]) == 0
+    assert not read_picture(out).pixels.any()
+    report = json.loads((tmp_path / "r.json").read_text())
+    assert "12288 values that are not finite were written as black" in report["adjusted"]
 
 
 def test_memory_that_cannot_do_is_exit_three(

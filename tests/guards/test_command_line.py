@@ -34,7 +34,7 @@ SURFACE = {
     "encode": MEMORY
     | {"-o", "--out", "--vae", "--keep-alpha", "--background", "--frames", "--fps"}
     | {"--pad", "--sample"},
-    "decode": MEMORY | {"-o", "--out", "--vae"},
+    "decode": MEMORY | {"-o", "--out", "--vae", "--allow-nan"},
     "demo": {"--input", "-o", "--out"},
     "plan": (MEMORY - {"--overlap", "--no-estimate", "--allow-cpu", "--report", "--trace"})
     - {"--verbose", "-v"}

@@ -18,6 +18,9 @@ def decode(
         Path, typer.Option("-o", "--out", metavar="OUT.png|.mp4|DIR", help="Where frames go.")
     ],
     vae: o.VaeSpec,
+    allow_nan: Annotated[
+        bool, typer.Option("--allow-nan", help="Write values that are not finite as black.")
+    ] = False,
     card: o.CardName = None,
     vram: o.Vram = None,
     reserve_vram: o.ReserveVram = None,
@@ -60,7 +63,7 @@ def decode(
             allow_cpu=allow_cpu,
             watching=watching,
         )
-        notes = write_output(out, result.value)
+        notes = write_output(out, result.value, allow_nan=allow_nan)
     done = result.report.with_output(path=str(out)).with_adjusted(*notes)
     show.write_report(voice, done)
     show.tell(voice, done)

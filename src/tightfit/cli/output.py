@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from tightfit.media.files import FOLDER, check_writable
 from tightfit.media.frame_folder import FrameFolderWriter
 from tightfit.media.latents import probe_latent
 from tightfit.media.picture import PICTURE_KINDS, write_picture
+from tightfit.media.samples import count_bad
 
 _RATE = Fraction(24)
 _CHUNK = 16
@@ -31,8 +33,19 @@ def check_output(out: Path, latent: Path) -> None:
         raise UsageError(f"{latent} keeps alpha, and {out} holds none: give a .png or a folder.")
 
 
-def write_output(out: Path, frames: Frames) -> tuple[str, ...]:
-    """Write `frames` to `out`; what had to be done to the picture for it."""
+def write_output(out: Path, frames: Frames, *, allow_nan: bool = False) -> tuple[str, ...]:
+    """Write `frames` to `out`; what had to be done to the picture for it.
+
+    Values that are not finite are refused by the writers, or, with `allow_nan`, written as black.
+    """
+    bad = count_bad(frames.pixels) if allow_nan else 0
+    if bad:
+        frames = replace(frames, pixels=frames.pixels.nan_to_num(nan=0.0, posinf=0.0, neginf=0.0))
+        return (f"{bad} values that are not finite were written as black", *_write(out, frames))
+    return _write(out, frames)
+
+
+def _write(out: Path, frames: Frames) -> tuple[str, ...]:
     if out.suffix.lower() in PICTURE_KINDS:
         write_picture(out, frames.pixels[0])
         return ()
