@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from math import prod
 
 import torch
 
-from tightfit.place import placed
 from tightfit.plan.batch import MOST_AT_ONCE
-from tightfit.plan.tiles import Axis, Edge, Span, Track
+from tightfit.plan.tiles import Axis, Edge, Track
 from tightfit.plan.tilesize import (
     FLOOR,
     Need,
@@ -26,6 +24,7 @@ from tightfit.run.ceiling import Outputs, ceiling_of
 from tightfit.run.edges import tracks_of, vae_edges
 from tightfit.run.estimate import Estimator
 from tightfit.run.ladder import Rung
+from tightfit.run.overflow import pieces_of
 from tightfit.run.tile_error import tile_error
 from tightfit.run.tiling import Pieces, lay_grid, run_tiled, run_whole
 from tightfit.run.vae import Direction, Vae
@@ -375,41 +374,14 @@ class VaeRungs:
         )
 
     def _pieces(self, tick: Callable[[], None]) -> Pieces:
-        """How pieces are run: with a way out for those whose result is not finite."""
-        onward = self.vae.onward
-        return Pieces(
+        return pieces_of(
+            self.vae,
+            self.direction,
             self.call,
             self.device,
-            self.vae.traits.name,
-            self.before_call,
-            tick,
-            wider=self._wider if self.vae.dtype in (torch.float16, torch.bfloat16) else None,
-            redone=self._redone,
-            onward=None
-            if onward is None
-            else lambda piece, begins: onward(self.direction, piece, begins),
-            done=self.vae.reset,
-        )
-
-    @contextmanager
-    def _wider(self) -> Iterator[torch.dtype]:
-        """While inside, the VAE computes in float32. Room never decides on that: where it is too
-        little, smaller tiles are tried."""
-        self.vae.reset()
-        with placed(self.vae.module, self.device, dtype=torch.float32):
-            yield torch.float32
-        self.vae.reset()
-
-    def _redone(self, where: tuple[Span, ...], dtype: torch.dtype, helped: bool) -> None:
-        names = {1: ("samples",), 2: ("rows", "columns"), 3: ("frames", "rows", "columns")}
-        place = ", ".join(
-            f"{name} {span.start} to {span.stop - 1}"
-            for name, span in zip(names[len(where)], where, strict=True)
-        )
-        usual, wide = (str(each).removeprefix("torch.") for each in (self.vae.dtype, dtype))
-        also = "" if helped else ", which did not help"
-        self._adjust(
-            f"{place} of the result came out not finite in {usual}: redone in {wide}{also}"
+            before_call=self.before_call,
+            after_call=tick,
+            say=self._adjust,
         )
 
     def _above_ceiling(self, shape: tuple[int, ...]) -> str | None:

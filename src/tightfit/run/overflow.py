@@ -1,0 +1,62 @@
+"""Pieces of a VAE's work, with a way out for those that are too large for half precision."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import torch
+
+from tightfit.place import placed
+from tightfit.plan.tiles import Span
+from tightfit.run.tiling import Call, Pieces
+from tightfit.run.vae import Direction, Vae
+
+_HALF = (torch.float16, torch.bfloat16)
+_AXES = {1: ("samples",), 2: ("rows", "columns"), 3: ("frames", "rows", "columns")}
+
+
+def pieces_of(
+    vae: Vae,
+    direction: Direction,
+    call: Call,
+    device: torch.device,
+    *,
+    before_call: Callable[[], None],
+    after_call: Callable[[], None],
+    say: Callable[[str], None],
+) -> Pieces:
+    """How pieces are run on `device`, where the weights of `vae` are, by its `call`.
+
+    In half precision, one whose result is not finite is run again in float32, and `say` is told
+    which. Room never decides on that: where it is too little, smaller tiles are tried.
+    """
+    onward = vae.onward
+
+    @contextmanager
+    def wider() -> Iterator[torch.dtype]:
+        vae.reset()
+        with placed(vae.module, device, dtype=torch.float32):
+            yield torch.float32
+        vae.reset()
+
+    def redone(where: tuple[Span, ...], dtype: torch.dtype, helped: bool) -> None:
+        place = ", ".join(
+            f"{name} {span.start} to {span.stop - 1}"
+            for name, span in zip(_AXES[len(where)], where, strict=True)
+        )
+        usual, wide = (str(each).removeprefix("torch.") for each in (vae.dtype, dtype))
+        also = "" if helped else ", which did not help"
+        say(f"{place} of the result came out not finite in {usual}: redone in {wide}{also}")
+
+    return Pieces(
+        call,
+        device,
+        vae.traits.name,
+        before_call,
+        after_call,
+        wider=wider if vae.dtype in _HALF else None,
+        redone=redone,
+        onward=None if onward is None else lambda piece, begins: onward(direction, piece, begins),
+        done=vae.reset,
+    )
