@@ -129,3 +129,24 @@ def test_placing_on_meta_gives_shapes() -> None:
             assert {held.tensor.device.type for held in weights(module)} == {"meta"}
         assert {held.tensor.device for held in weights(module)} == {card.device}
         assert card.read().allocated == held
+
+
+@pytest.mark.parametrize("on", ["host", "card"])
+def test_weights_can_be_copies_in_another_dtype(on: str) -> None:
+    """Those of floating point; ties stay ties, and the masters come back untouched."""
+    card = open_card("virtual:64MiB")
+    module = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4)).half()
+    module[1].weight = module[0].weight
+    module.register_buffer("count", torch.arange(3))
+    before = {name: held for name, held in module.state_dict(keep_vars=True).items()}
+    device = card.device if on == "card" else torch.device("cpu")
+    with placed(module, device, dtype=torch.float32):
+        assert module[0].weight is module[1].weight
+        assert module[0].weight.dtype == torch.float32
+        assert module[0].weight.device == device
+        assert module.count.dtype == torch.int64
+        torch.testing.assert_close(
+            module[0].weight.detach().cpu(), before["0.weight"].detach().float(), rtol=0, atol=0
+        )
+    after = module.state_dict(keep_vars=True)
+    assert all(after[name] is held for name, held in before.items())
