@@ -138,7 +138,7 @@ def test_weights_can_be_copies_in_another_dtype(on: str) -> None:
     module = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4)).half()
     module[1].weight = module[0].weight
     module.register_buffer("count", torch.arange(3))
-    before = {name: held for name, held in module.state_dict(keep_vars=True).items()}
+    before = dict(module.state_dict(keep_vars=True))
     device = card.device if on == "card" else torch.device("cpu")
     with placed(module, device, dtype=torch.float32):
         assert module[0].weight is module[1].weight
