@@ -20,13 +20,13 @@ from tightfit.weigh import weight_bytes
 
 pytestmark = pytest.mark.gpu
 WIDTH = 1024
-KINDS = (0, 1, 0, 2, 3, 0) * 3
+KINDS = (0, 1, 0, 2, 3, 0) * 6
 RUNS = 20
 BF16 = torch.bfloat16
 
 
 def network() -> tuple[Net, torch.Tensor]:
-    """About 100 MiB in blocks of 2 to 8, and inputs on the host."""
+    """About 200 MiB in blocks of 2 to 8, and inputs on the host."""
     torch.manual_seed(0)
     module = Net(WIDTH, KINDS).eval().requires_grad_(False).to(BF16)
     return module, torch.randn(64, WIDTH).to(BF16)
@@ -47,7 +47,8 @@ def test_packed_weights_give_the_bits_of_the_resident_run(mode: str) -> None:
     card.trim()
     before, held = card.read().allocated, card.read().reserved
     assert held is not None
-    budget = held + weight_bytes(module) // 2 + 48 * MIB
+    # cudaMallocAsync may hold some 80 MiB that are not in use, which are room for weights too.
+    budget = held + weight_bytes(module) // 3 + 48 * MIB
     tightfit.fit(module, card=card, vram=budget, mode=mode, pack="on", example=(inputs,))
     session = tightfit.fitted(module).session
     assert any(group.packed for group in session.groups if not group.stays)
