@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from tightfit.plan.slack import FRAGMENTS, least_reserved
 from tightfit.plan.strips.network import Network
 from tightfit.plan.strips.reach import share
 from tightfit.plan.strips.shelf import Shelf, rounded
@@ -94,13 +95,21 @@ class Layout:
 
 @dataclass
 class Laying:
-    """Lays out one network for rooms of any size; what it finds out it remembers."""
+    """Lays out one network for rooms of any size; what it finds out it remembers.
+
+    Attributes:
+        network, stages: what is laid out.
+        rates: of the card.
+        allocator: of the card: it takes more than it hands out.
+    """
 
     network: Network
     stages: Stages
     rates: Rates
+    allocator: str = "exact"
     _strips: dict[tuple[int, int], tuple[Strip, ...]] = field(default_factory=dict)
     _taken: dict[tuple[int, int], Taken] = field(default_factory=dict)
+    _fragments: dict[int, float] = field(default_factory=dict)
 
     def within(self, room: int, *, given_on_card: bool = True) -> Layout | None:
         """The quickest way in `room` bytes of the card beside weights; None where there is none.
@@ -139,7 +148,7 @@ class Laying:
                 if count is None:
                     return None
                 counts[stage.number] = count
-                there += self._played(stage, count).peak
+                there += self._peak(stage, count)
                 passing = max(passing, self._passing(stage, count))
             beside = max(beside, there)
         spare = room - beside - passing
@@ -198,7 +207,18 @@ class Laying:
         return total + int(beside)
 
     def _count(self, stage: Stage, room: int) -> int | None:
-        """The fewest strips that take no more than `room`."""
+        """The fewest strips that take no more than `room`, fragments included."""
+        count = self._fewest(stage, room)
+        if count is None or self.allocator not in FRAGMENTS:
+            return count
+        if stage.number not in self._fragments:
+            index = count // 2
+            told = taken(self.network, stage, strip_of(self.network, stage, index, count))
+            least = least_reserved(told.moves, self.allocator)
+            self._fragments[stage.number] = max(1.0, least / max(1, told.peak))
+        return self._fewest(stage, room)
+
+    def _fewest(self, stage: Stage, room: int) -> int | None:
         rows = max((self.network.extents[value].rows for value in stage.keeps), default=1)
         count = 1
         while True:
@@ -210,8 +230,12 @@ class Laying:
             guess = int(count * min(4.0, max(1.0, size / max(1, room))))
             count = min(rows, max(count + 1, guess))
 
+    def _peak(self, stage: Stage, count: int) -> int:
+        """What the allocator takes for one strip, as far as that is known."""
+        return int(self._played(stage, count).peak * self._fragments.get(stage.number, 1.0))
+
     def _working(self, stage: Stage, count: int) -> int:
-        return self._played(stage, count).peak + self._passing(stage, count)
+        return self._peak(stage, count) + self._passing(stage, count)
 
     def _played(self, stage: Stage, count: int) -> Taken:
         key = (stage.number, count)
@@ -225,6 +249,7 @@ class Laying:
                 max(one.peak for one in each),
                 max(one.load for one in each),
                 max(one.store for one in each),
+                (),
             )
         return self._taken[key]
 

@@ -10,6 +10,8 @@ from tightfit.plan.strips.reach import share
 from tightfit.plan.strips.stages import Stage
 
 Span = tuple[int, int]
+_SCRATCH = -(2**62)
+"""Like no memory of a value."""
 
 
 @dataclass(frozen=True)
@@ -73,11 +75,13 @@ class Taken:
         peak: the most bytes at once, without what is kept and without buffers for copies.
         load: bytes of the largest value that it loads.
         store: bytes of the largest that it keeps.
+        moves: every tensor that comes, as (key, bytes), and goes, as (key, 0).
     """
 
     peak: int
     load: int
     store: int
+    moves: tuple[tuple[int, int], ...]
 
 
 def taken(network: Network, stage: Stage, strip: Strip) -> Taken:
@@ -90,7 +94,8 @@ def taken(network: Network, stage: Stage, strip: Strip) -> Taken:
     kept = {extents[value].memory for value in stage.keeps}
     loaded = set(stage.loads)
     live: dict[int, int] = {}
-    now = peak = 0
+    moves: list[tuple[int, int]] = []
+    now = peak = beside = 0
 
     def come(value: int) -> None:
         nonlocal now
@@ -98,6 +103,7 @@ def taken(network: Network, stage: Stage, strip: Strip) -> Taken:
         if span is not None and memory not in live:
             live[memory] = extents[value].of(span[1] - span[0])
             now += live[memory]
+            moves.append((memory, live[memory]))
 
     for at in stage.steps:
         step = network.steps[at]
@@ -106,16 +112,23 @@ def taken(network: Network, stage: Stage, strip: Strip) -> Taken:
                 come(use.value)
         for value in step.makes:
             come(value)
-        peak = max(peak, now + _beside(network, step, strip))
+        beside = _beside(network, step, strip)
+        if beside:
+            moves.extend(((_SCRATCH, beside), (_SCRATCH, 0)))
+        peak = max(peak, now + beside)
         touched = {extents[use.value].memory for use in step.uses}
         touched.update(extents[value].memory for value in step.makes)
         for memory in touched:
             if last.get(memory, at) <= at and memory not in kept:
-                now -= live.pop(memory, 0)
+                now -= live.get(memory, 0)
+                if live.pop(memory, 0):
+                    moves.append((memory, 0))
+    moves.extend((memory, 0) for memory in live)
     return Taken(
         peak,
         max((_size(network, value, strip.spans.get(value)) for value in stage.loads), default=0),
         max((_size(network, value, strip.own.get(value)) for value in stage.keeps), default=0),
+        tuple(moves),
     )
 
 

@@ -83,14 +83,15 @@ def _moments(strip: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Ten
         variance, mean = torch.var_mean(strip, axes, correction=0)
         squares = variance.double() * count
     else:
-        # Line by line first: a sum over all at once takes memory for its parts.
-        last = strip.dim() - 1
-        lines = torch.sum(strip, last, dtype=torch.float32)
-        norms = torch.linalg.vector_norm(strip, 2, last, dtype=torch.float32)
-        rest = tuple(range(2, last))
-        mean = (lines.sum(rest) if rest else lines) / count
-        total = norms.square().sum(rest) if rest else norms.square()
-        squares = (total.double() - mean.double().square() * count).clamp_min(0)
+        # One axis first, the outermost in memory: many sums side by side need no scratch.
+        first = max(axes, key=strip.stride) if strip.stride(1) == 1 else axes[-1]
+        rest = tuple(axis for axis in axes if axis != first)
+        sums = torch.sum(strip, first, keepdim=True, dtype=torch.float32)
+        norms = torch.linalg.vector_norm(strip, 2, first, keepdim=True, dtype=torch.float32)
+        mean = (sums.sum(rest, keepdim=True) if rest else sums).view(strip.shape[:2]) / count
+        total = norms.square_().sum(rest, keepdim=True) if rest else norms.square_()
+        total = total.view(strip.shape[:2]).double()
+        squares = (total - mean.double().square() * count).clamp_min(0)
     return torch.full_like(squares, count), mean.double(), squares
 
 

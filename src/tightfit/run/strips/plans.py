@@ -45,6 +45,7 @@ class Asked:
         device: where it will run.
         scratch: what operators take beside.
         rates: of the card.
+        allocator: of the card.
     """
 
     name: str
@@ -53,6 +54,7 @@ class Asked:
     device: torch.device
     scratch: Scratch
     rates: Rates
+    allocator: str
 
 
 _Plans = OrderedDict[Asked, Strips | str]
@@ -103,4 +105,5 @@ def _made(
     lengths = asked.shape[-2:] if len(asked.shape) > 3 else (asked.shape[-1],)
     from_end = 2 if len(lengths) == 2 and lengths[0] >= lengths[1] else 1
     program = programmed(graph, from_end=from_end, device=asked.device, scratch=asked.scratch)
-    return Strips(program, Laying(program.network, staged(program.network), asked.rates))
+    stages = staged(program.network)
+    return Strips(program, Laying(program.network, stages, asked.rates, asked.allocator))

@@ -70,7 +70,8 @@ def programmed(
                 continue
         part = rule_for(seen)
         if part is None:
-            part = _whole(node, Kind.WHOLE, device)
+            second = shapes[node.reads[1]] if len(node.reads) > 1 else ()
+            part = _whole(node, Kind.WHOLE, device, second)
             if any(value in axes for value in node.reads):
                 gathered[node.name] = None
         parts.append(part)
@@ -82,7 +83,7 @@ def programmed(
     )
 
 
-def _whole(node: Node, kind: Kind, device: torch.device) -> Part:
+def _whole(node: Node, kind: Kind, device: torch.device, weight: tuple[int, ...] = ()) -> Part:
     makes = tuple(number for number in node.makes if number is not None)
 
     def run(
@@ -98,7 +99,7 @@ def _whole(node: Node, kind: Kind, device: torch.device) -> Part:
         return as_list(node.func(*args, **kwargs))
 
     needs = tuple(Need(value) for value in node.reads)
-    return Part(node.name, kind, needs, makes, None, run, None, node.flops)
+    return Part(node.name, kind, needs, makes, None, run, None, node.flops, weight)
 
 
 def _network(

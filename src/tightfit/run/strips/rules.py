@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -575,7 +575,7 @@ def _attention(seen: Seen) -> Part | None:
         if any(seen.axes.get(one) != axis for one in (key, value)) or more:
             return None
         needs = [Need(one, axis, SAME) for one in (query, key, value)]
-        return seen.part(needs, axis, _as_it_is(seen))
+        return replace(seen.part(needs, axis, _as_it_is(seen)), weight=seen.shape(value))
     if axis != len(shape) - 2:
         return None
     needs = [Need(query, axis, SAME), Need(key), Need(value)]
@@ -583,7 +583,7 @@ def _attention(seen: Seen) -> Part | None:
         told = seen.shape(mask)
         at = len(told) - 2
         needs.append(Need(mask, at, SAME) if told[at] == shape[axis] else Need(mask))
-    return seen.part(needs, axis, _as_it_is(seen))
+    return replace(seen.part(needs, axis, _as_it_is(seen)), weight=seen.shape(value))
 
 
 RULES: Mapping[str, Rule] = {

@@ -21,6 +21,7 @@ from tightfit.run.strips.keeping import Chunk, Lanes, Order, Slots
 from tightfit.run.strips.part import Part, Span
 from tightfit.run.strips.program import Program
 
+_PICTURE = 4
 HostView = Callable[[int, tuple[int, ...], torch.dtype], torch.Tensor]
 """Some of the host's memory: by offset in bytes, as a tensor of a shape and dtype."""
 
@@ -74,6 +75,7 @@ class Runner:
     _orders: dict[int, Order] = field(default_factory=dict)
     _wanted: deque[_Wanted] = field(default_factory=deque)
     _coming: dict[tuple[int, int], _Coming] = field(default_factory=dict)
+    _channels_last: set[int] = field(default_factory=set)
     _read: Mark | None = None
     _result: torch.Tensor | None = None
     _memory: torch.Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.uint8))
@@ -108,7 +110,7 @@ class Runner:
         """Whatever happened: nothing is under way, and nothing is held."""
         self.lanes.up.drain()
         self.lanes.down.drain()
-        for held in (self._kept, self._there, self._wanted, self._coming):
+        for held in (self._kept, self._there, self._wanted, self._coming, self._channels_last):
             held.clear()
         self._result = None
         self._memory = torch.empty(0, dtype=torch.uint8)
@@ -127,7 +129,10 @@ class Runner:
         given = self.program.network.given
         rows = (0, self.program.network.extents[given].rows)
         if (given, 0) not in self.layout.offsets:
-            self._kept[given] = {0: Chunk(rows, source.to(self.device))}
+            brought = source.to(self.device)
+            if self.packed and brought.dim() == _PICTURE:
+                brought = brought.to(memory_format=torch.channels_last)
+            self._kept[given] = {0: Chunk(rows, brought)}
             return
         order = self._order(given)
         place = self.host(self.layout.offsets[given, 0], order.lying(rows[1]), order.dtype)
@@ -167,12 +172,28 @@ class Runner:
         return whole
 
     def _joined(self, value: int, parts: Sequence[tuple[Chunk, Span]]) -> torch.Tensor:
+        """Rows that all lie on the card, as a view where they lie in one piece."""
         axis = self._order(value).axis
         pieces = []
         for chunk, (begin, end) in parts:
             assert chunk.tensor is not None
             pieces.append(_narrowed(chunk.tensor, axis, begin - chunk.rows[0], end - begin))
-        return pieces[0] if len(pieces) == 1 else torch.cat(pieces, axis)
+        if len(pieces) == 1:
+            return pieces[0]
+        first = parts[0][1][0]
+        joined = self._empty(value, parts[-1][1][1] - first)
+        for piece, (_, (begin, end)) in zip(pieces, parts, strict=True):
+            joined.narrow(axis, begin - first, end - begin).copy_(piece)
+        return joined
+
+    def _empty(self, value: int, rows: int) -> torch.Tensor:
+        """A new tensor for so many rows, as they are worked on."""
+        order = self._order(value)
+        shape = list(order.shape)
+        shape[order.axis] = rows
+        packed = value in self._channels_last
+        form = torch.channels_last if packed else torch.contiguous_format
+        return torch.empty(shape, dtype=order.dtype, device=self.device, memory_format=form)
 
     def _fetch(self, chunk: Chunk, rows: Span, target: torch.Tensor) -> None:
         """Queue a copy of rows of a chunk on the host."""
@@ -284,12 +305,7 @@ class Runner:
         if coming is None:
             return self._joined(value, parts)
         order = self._order(value)
-        shape = list(order.shape)
-        shape[order.axis] = rows[1] - rows[0]
-        form = torch.contiguous_format
-        if self.packed and len(shape) == 4:
-            form = torch.channels_last
-        strip = torch.empty(shape, dtype=order.dtype, device=self.device, memory_format=form)
+        strip = self._empty(value, rows[1] - rows[0])
         for chunk, (begin, end) in parts:
             if chunk.tensor is not None:
                 piece = _narrowed(chunk.tensor, order.axis, begin - chunk.rows[0], end - begin)
@@ -334,6 +350,8 @@ class Runner:
     def _keep(self, value: int, index: int, rows: Span, tensor: torch.Tensor, down: Slots) -> None:
         """Keep a strip of a value where the layout says."""
         order = self._order(value)
+        if tensor.dim() == _PICTURE and tensor.shape[1] > 1 and tensor.stride(1) == 1:
+            self._channels_last.add(value)
         if value == self.program.network.result:
             self._keep_result(rows, tensor, order, down)
             return

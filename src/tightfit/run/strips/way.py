@@ -83,6 +83,7 @@ class StripWays:
             device=self.card.device,
             scratch=scratch_of(self.card.kind),
             rates=_RATES,
+            allocator=self.card.allocator,
         )
         return strips_of(self.vae.module, self.call, asked, reset=self.vae.reset)
 
