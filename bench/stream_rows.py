@@ -120,6 +120,9 @@ def finished(rows: Iterable[StreamRow]) -> list[StreamRow]:
     ]
 
 
+_APART = "measured apart, at commit"
+
+
 def beside(
     earlier: Sequence[StreamRow],
     rows: Sequence[StreamRow],
@@ -130,7 +133,7 @@ def beside(
     """All rows, `rows` in place of those of an earlier file, whose others are marked.
 
     What is kept of the same job was not of the same run, and what is kept of another source says
-    which.
+    which; what says so already is of an earlier one still.
     """
     fresh = {(row.job, row.who) for row in rows}
     again = {row.job for row in rows}
@@ -138,7 +141,10 @@ def beside(
     for row in earlier:
         if (row.job, row.who) in fresh:
             continue
-        mark = "" if then == now else f"measured apart, at commit {then.get('commit')}"
+        if _APART in row.note:
+            kept.append(row)
+            continue
+        mark = "" if then == now else f"{_APART} {then.get('commit')}"
         if row.job in again:
             mark = mark or "measured in another run"
         kept.append(row if mark in row.note else replace(row, note=f"{row.note}; {mark}"))

@@ -392,6 +392,8 @@ class TestFile:
             "new",
         ]
         assert beside(apart, [a_row(note="new")], then=same, now=other) == apart
+        later = beside(apart, [a_row(job="more")], then=other, now={"commit": "3"})
+        assert [row.note for row in later[:2]] == [row.note for row in apart[:2]]
 
 
 class TestBallast:
