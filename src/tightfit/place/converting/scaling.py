@@ -32,6 +32,9 @@ def convert(
     """
     kernel = _kernel() if stored.device.type == "cuda" else None
     if kernel is not None and kernel.knows(stored, copy, scale):
+        if torch.cuda.current_device() == stored.device.index:  # to change it takes as long again
+            kernel.convert(stored, copy, scale=scale, grid=grid)
+            return
         with torch.cuda.device(stored.device):
             kernel.convert(stored, copy, scale=scale, grid=grid)
         return
