@@ -59,27 +59,26 @@ class Stages:
 
 def staged(network: Network, *, wide: float = WIDE_HALO) -> Stages:
     """The stages of `network`, as few as can be, each step as late as it costs nothing."""
-    numbers, made, sums = _earliest(network, wide)
-    _sink(network, numbers, made, sums)
+    numbers, made, walled = _earliest(network, wide)
+    _sink(network, numbers, made, walled)
     return _collect(network, numbers, made)
 
 
-def _earliest(network: Network, wide: float) -> tuple[list[int], dict[int, int], frozenset[int]]:
-    """The stage of each step and value; and the values that are sums."""
+def _earliest(network: Network, wide: float) -> tuple[list[int], dict[int, int], set[int]]:
+    """The stage of each step and value; and the values at whose halo was cut."""
     numbers: list[int] = []
     made = {network.given: 0}
     halos: dict[int, float] = {}
     walls: set[int] = set()
-    sums: set[int] = set()
+    walled: set[int] = set()
     for step in network.steps:
         if step.kind is Kind.CONSTANT:
             numbers.append(CONSTANTS)
             made.update(dict.fromkeys(step.makes, CONSTANTS))
             continue
-        number, halo = _placed(step, made, halos, walls, wide)
+        number, halo = _placed(step, made, halos, walls, walled, wide)
         numbers.append(number)
         if step.kind is Kind.SUMS:
-            sums.update(step.makes)
             made.update(dict.fromkeys(step.makes, number | 1))
             continue
         made.update(dict.fromkeys(step.makes, number))
@@ -87,17 +86,25 @@ def _earliest(network: Network, wide: float) -> tuple[list[int], dict[int, int],
         reach = next((use.reach for use in step.uses if use.reach and use.reach.resizes), None)
         if reach is not None and reach.up > reach.down and halo * reach.up / reach.down >= wide:
             walls.update(step.makes)
-    return numbers, made, frozenset(sums)
+    return numbers, made, walled
 
 
 def _placed(
-    step: Step, made: dict[int, int], halos: dict[int, float], walls: set[int], wide: float
+    step: Step,
+    made: dict[int, int],
+    halos: dict[int, float],
+    walls: set[int],
+    walled: set[int],
+    wide: float,
 ) -> tuple[int, float]:
-    """The first stage in which `step` can run, and the halo of what it makes."""
+    """The first stage in which `step` can run, and the halo of what it makes.
+
+    What it reads from behind a wall of its own joins `walled`.
+    """
     if step.kind is Kind.WHOLE:
         return max((_odd(made[use.value]) for use in step.uses), default=1), 0.0
     number = 0
-    walled = {use.value for use in step.uses if use.value in walls}
+    walled.update(use.value for use in step.uses if use.value in walls)
     for use in step.uses:
         reach = use.reach
         if reach is not None and reach.down > reach.up and halos.get(use.value, 0.0) >= wide:
@@ -123,8 +130,8 @@ def _odd(number: int) -> int:
     return number if number % 2 and number > 0 else max(number, 0) + 1
 
 
-def _sink(network: Network, numbers: list[int], made: dict[int, int], sums: frozenset[int]) -> None:
-    """Let each step run as late as that keeps no more."""
+def _sink(network: Network, numbers: list[int], made: dict[int, int], walled: set[int]) -> None:
+    """Let each step run as late as that keeps no more, and adds nothing to a halo that was cut."""
     readers: dict[int, list[int]] = defaultdict(list)
     for at, step in enumerate(network.steps):
         for use in step.uses:
@@ -149,10 +156,13 @@ def _sink(network: Network, numbers: list[int], made: dict[int, int], sums: froz
             and made[value] < latest
         )
         gain = sum(extents[value].bytes for value in step.makes)
-        target = latest if extra <= gain else free - free % 2
+        cut = any(value in walled for value in step.makes)
+        stays = cut and any(use.reach and use.reach.widened(0) > 0 for use in step.uses)
+        target = free - free % 2 if stays or extra > gain else latest
         if target > numbers[at]:
             numbers[at] = target
             made.update(dict.fromkeys(step.makes, target))
+            walled.update(inputs if cut else ())
 
 
 def _latest(

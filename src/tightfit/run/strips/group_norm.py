@@ -8,7 +8,8 @@ which computes in float32 and rounds once, as a group norm does.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import cache
 
 import torch
 from torch.nn import functional
@@ -20,11 +21,11 @@ from tightfit.run.strips.rules import Seen
 
 
 def halves(seen: Seen, statistics: int) -> tuple[Part, Part] | None:
-    """Both parts of a group norm whose rows lie along an axis; `statistics` numbers what is between.
+    """Both parts of a group norm; `statistics` numbers what is between them.
 
     None where the rows cannot be told apart.
     """
-    axis, shape = seen.axis, seen.shape(seen.source)
+    axis = seen.axis
     if axis is None or axis < 2:
         return None
     _, groups, weight, bias, epsilon = seen.node.args
@@ -76,23 +77,50 @@ def statistics_shape(shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _moments(strip: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Count, mean and sum of squared differences of each item and channel, [N,C]."""
+    """Count, mean and sum of squared differences of each item and channel, float64 [N,C]."""
     axes = tuple(range(2, strip.dim()))
     count = strip[0, 0].numel()
     if strip.dtype in (torch.float32, torch.float64):
-        variance, mean = torch.var_mean(strip, axes, correction=0)
-        squares = variance.double() * count
+        variance, means = torch.var_mean(strip, axes, correction=0)
+        mean, squares = means.double(), variance.double() * count
     else:
-        # One axis first, the outermost in memory: many sums side by side need no scratch.
-        first = max(axes, key=strip.stride) if strip.stride(1) == 1 else axes[-1]
-        rest = tuple(axis for axis in axes if axis != first)
-        sums = torch.sum(strip, first, keepdim=True, dtype=torch.float32)
-        norms = torch.linalg.vector_norm(strip, 2, first, keepdim=True, dtype=torch.float32)
-        mean = (sums.sum(rest, keepdim=True) if rest else sums).view(strip.shape[:2]) / count
-        total = norms.square_().sum(rest, keepdim=True) if rest else norms.square_()
-        total = total.view(strip.shape[:2]).double()
-        squares = (total - mean.double().square() * count).clamp_min(0)
-    return torch.full_like(squares, count), mean.double(), squares
+        sums, raised = _sums(strip)
+        mean = sums / count
+        squares = (raised - mean.square() * count).clamp_min(0)
+    return torch.full_like(squares, count), mean, squares
+
+
+def _sums(strip: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Sums of the values and of their squares for each item and channel, float64 [N,C].
+
+    Added up in float32 over some of the values, and in float64 from there.
+    """
+    order = (0, *range(2, strip.dim()), 1)
+    lying = strip.permute(order)
+    kernel = _kernel() if strip.is_cuda else None
+    if kernel is not None and strip.shape[0] == 1 and lying.is_contiguous():
+        sums, raised = kernel(lying.view(-1, strip.shape[1]))
+        return sums[None], raised[None]
+    axes = range(2, strip.dim())
+    # One axis first, the outermost in memory: many sums side by side need no scratch.
+    first = max(axes, key=strip.stride) if strip.stride(1) == 1 else strip.dim() - 1
+    rest = tuple(axis for axis in axes if axis != first)
+    sums = torch.sum(strip, first, keepdim=True, dtype=torch.float32)
+    norms = torch.linalg.vector_norm(strip, 2, first, keepdim=True, dtype=torch.float32)
+    raised = norms.double().square()
+    both = (sums.double(), raised)
+    made = [each.sum(rest, keepdim=True) if rest else each for each in both]
+    return made[0].view(strip.shape[:2]), made[1].view(strip.shape[:2])
+
+
+@cache
+def _kernel() -> Callable[[torch.Tensor], tuple[torch.Tensor, torch.Tensor]] | None:
+    """The quick way, where Triton is."""
+    try:
+        from tightfit.run.strips.moments_kernel import sums_of
+    except ImportError:
+        return None
+    return sums_of
 
 
 def _merged(strips: Sequence[Sequence[torch.Tensor]], groups: int) -> torch.Tensor:
@@ -120,7 +148,7 @@ def _applied(
     items, channels = source.shape[:2]
     wide = source.dtype if source.dtype == torch.float64 else torch.float32
     mean, variance = told.to(wide).flatten(1)
-    params = [None if p is None else p.to(wide).repeat(items) for p in (scale, shift)]
+    scale, shift = (None if p is None else p.to(wide).repeat(items) for p in (scale, shift))
     flat = source if items == 1 else source.reshape(1, items * channels, *source.shape[2:])
-    made = functional.batch_norm(flat, mean, variance, *params, training=False, eps=epsilon)
+    made = functional.batch_norm(flat, mean, variance, scale, shift, eps=epsilon)
     return made if items == 1 else made.view(source.shape)

@@ -18,7 +18,7 @@ from torch.nn import functional
 from tightfit.plan.strips.network import Kind
 from tightfit.plan.strips.reach import SAME, Reach
 from tightfit.run.strips.part import Need, Part, Run, Span
-from tightfit.weigh.network.graph import Graph, Node, Ref, filled
+from tightfit.weigh.network.graph import Graph, Node, filled
 
 Shape = tuple[int, ...]
 Rule = Callable[["Seen"], Part | None]
@@ -395,7 +395,7 @@ def _folded(row: int, rows: int, mode: str) -> int:
 def _convolution(seen: Seen) -> Part | None:
     shape = seen.shape(seen.source)
     weight = seen.shape(seen.node.reads[1])
-    _, _, bias, stride, padding, dilation, transposed, extra, groups = seen.node.args
+    _, _, _, stride, padding, dilation, transposed, extra, groups = seen.node.args
     if len(shape) != len(weight):
         return None
     axis = seen.axis
@@ -436,6 +436,7 @@ def _convolution(seen: Seen) -> Part | None:
     def run(
         tensors: Sequence[torch.Tensor], rows: Span, given: Sequence[Span]
     ) -> Sequence[torch.Tensor]:
+        del given
         begin, end = rows
         low = begin * step - edge
         above = max(0, -low)

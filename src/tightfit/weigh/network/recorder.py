@@ -13,7 +13,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from tightfit.weigh.network.graph import Graph, Node, Ref, Value
-from tightfit.weigh.shapes import Shapes, tensors_in
+from tightfit.weigh.shapes import Shapes
 from tightfit.weigh.tensors import weights
 
 
