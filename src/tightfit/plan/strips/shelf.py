@@ -35,7 +35,8 @@ class Shelf:
 
     def give(self, offset: int, size: int) -> None:
         """They are free again."""
-        self._insert(offset, rounded(size))
+        if size:
+            self._insert(offset, rounded(size))
 
     def _insert(self, offset: int, size: int) -> None:
         merged = []
