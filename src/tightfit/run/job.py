@@ -12,6 +12,7 @@ import torch
 from tightfit.card import Card, Reading
 from tightfit.place import alone, placed
 from tightfit.plan.batch import MOST_AT_ONCE
+from tightfit.plan.strips.shares import ON_HOST, STRIPS
 from tightfit.plan.tilesize import TileWish
 from tightfit.run.advice import advice
 from tightfit.run.cancel import Cancel
@@ -19,7 +20,6 @@ from tightfit.run.estimate import Estimate, Estimator
 from tightfit.run.ladder import Ladder, Lessons, Rung, Stage, leaving_nothing
 from tightfit.run.outcome import Outcome, corrected, ledger
 from tightfit.run.rungs import EVICT, Progress, VaeRungs
-from tightfit.run.strips.way import NAME as STRIPS
 from tightfit.run.strips.way import StripWays
 from tightfit.run.vae import Direction, Vae
 from tightfit.units import format_bytes
@@ -101,14 +101,12 @@ class Job:
             rungs = self._load(ladder, stack, source, estimator, adjusted)
             baseline = self.card.read()
             self.recorder.event("baseline", bytes=baseline.allocated)
-            ways = None if rungs is None else self._strips(rungs, ladder)
+            ways = None if rungs is None else self.strips(rungs, ladder.room)
             value = self._climb(ladder, stack, source, rungs)
             ran = self.card.read()
         after = self._afterwards(before)
         self.recorder.event("end", held_bytes=after.allocated)
         last = ladder.attempts[-1]
-        if ways is not None:
-            adjusted += ways.notes
         ladder.notes += corrected(ladder.attempts, None if rungs is None else rungs.probed)
         return Outcome(
             value=self._drawn(value) if self._draws else value,
@@ -124,7 +122,7 @@ class Job:
                 coming=self._coming(),
                 reserve=self.request.reserve,
                 kind=self.card.kind,
-                on_host=ways.host_bytes if ways is not None and last.rung == STRIPS else 0,
+                on_host=ways.host_bytes if ways and last.rung in (STRIPS, ON_HOST) else 0,
             ),
             before_bytes=before.allocated,
             baseline_bytes=baseline.allocated,
@@ -241,17 +239,19 @@ class Job:
             # Functions of the rungs stay alive in the traceback of an error; the input must not.
             del rungs.source
 
-    def _strips(self, rungs: VaeRungs, ladder: Ladder) -> StripWays:
-        """The exact ways, which go between the whole and tiles."""
+    def strips(self, rungs: VaeRungs, room: Callable[[], int]) -> StripWays:
+        """The exact ways, in the `room` that there is; they go between the whole and tiles."""
         ways = StripWays(
             vae=self.vae,
             direction=self.direction,
             call=rungs.call,
             source=lambda: rungs.source,
             card=self.card,
-            room=ladder.room,
+            room=room,
+            to_host=rungs.input_to_host,
             before_call=self.cancel.check,
             progress=self._tell,
+            say=rungs.adjust,
         )
         rungs.exact_ways = ways
         return ways

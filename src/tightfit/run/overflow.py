@@ -33,21 +33,8 @@ def pieces_of(
     """
     onward = vae.onward
 
-    @contextmanager
-    def wider() -> Iterator[torch.dtype]:
-        vae.reset()
-        with placed(vae.module, device, dtype=torch.float32):
-            yield torch.float32
-        vae.reset()
-
     def redone(where: tuple[Span, ...], dtype: torch.dtype, helped: bool) -> None:
-        place = ", ".join(
-            f"{name} {span.start} to {span.stop - 1}"
-            for name, span in zip(_AXES[len(where)], where, strict=True)
-        )
-        usual, wide = (str(each).removeprefix("torch.") for each in (vae.dtype, dtype))
-        also = "" if helped else ", which did not help"
-        say(f"{place} of the result came out not finite in {usual}: redone in {wide}{also}")
+        say(redone_in(where, vae.dtype, dtype, helped=helped))
 
     return Pieces(
         call,
@@ -55,8 +42,35 @@ def pieces_of(
         vae.traits.name,
         before_call,
         after_call,
-        wider=wider if vae.dtype in _HALF else None,
+        wider=(lambda: widened(vae, device)) if is_half(vae.dtype) else None,
         redone=redone,
         onward=None if onward is None else lambda piece, begins: onward(direction, piece, begins),
         done=vae.reset,
     )
+
+
+def is_half(dtype: torch.dtype) -> bool:
+    """Whether there is a wider one to go to."""
+    return dtype in _HALF
+
+
+@contextmanager
+def widened(vae: Vae, device: torch.device) -> Iterator[torch.dtype]:
+    """While inside, the weights of `vae` on `device` are float32."""
+    vae.reset()
+    with placed(vae.module, device, dtype=torch.float32):
+        yield torch.float32
+    vae.reset()
+
+
+def redone_in(
+    where: tuple[Span, ...], usual: torch.dtype, wide: torch.dtype, *, helped: bool
+) -> str:
+    """What is said of a part of the result that was run again."""
+    place = ", ".join(
+        f"{name} {span.start} to {span.stop - 1}"
+        for name, span in zip(_AXES[len(where)], where, strict=True)
+    )
+    before, after = (str(each).removeprefix("torch.") for each in (usual, wide))
+    also = "" if helped else ", which did not help"
+    return f"{place} of the result came out not finite in {before}: redone in {after}{also}"

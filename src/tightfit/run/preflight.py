@@ -34,9 +34,21 @@ def preflight(
     ladder = job.ladder()
     source = torch.empty(shape, dtype=outline.dtype, device="meta")
     weights = weight_bytes(outline.module)
-    last = list(job.rungs(source).in_order())[-1]
-    inside = last.need()
-    if inside is None or weights + inside <= ladder.room():
+    room = ladder.room()
+    rungs = job.rungs(source)
+    tiles = list(rungs.in_order())[-1]
+    inside = tiles.need()
+    if inside is None or weights + inside <= room:
         return
-    whole = Rung(last.name, last.run, need=lambda: weights + inside)
-    raise ladder.shortage(job.stage(source), whole, [])
+    least, name = inside, tiles.name
+    if request.wish.mode != "size":
+        for way in job.strips(rungs, lambda: max(0, room - weights))():
+            need = way.need()
+            if need is None or way.barred() is not None:
+                continue
+            if weights + need <= room:
+                return
+            if need < least:
+                least, name = need, way.name
+    lowest = Rung(name, tiles.run, need=lambda: weights + least)
+    raise ladder.shortage(job.stage(source), lowest, [])

@@ -59,7 +59,8 @@ class VaeRungs:
         progress: called after each call of the VAE.
         adjusted: what was changed of what was wished, filled as rungs are made and tried.
         probed: what the smallest tile was seen to take, where a wrong prediction called for it.
-        exact_ways: gives ways in parts that differ from the whole by rounding alone.
+        exact_ways: gives ways in parts that differ from the whole by rounding alone; asked for
+            only after the whole.
     """
 
     vae: Vae
@@ -112,7 +113,7 @@ class VaeRungs:
         wished: tuple[int, ...] | None = None
         if self.wish.mode == "size":
             tile, notes = wished_tile(self.wish, axes)
-            self._adjust(*notes)
+            self.adjust(*notes)
             wished = tile.sizes
         if wished in (None, uncut):
             whole = self.whole(self.batch)
@@ -134,20 +135,17 @@ class VaeRungs:
                 if not self._hopeless:
                     yield self.whole(1)
         if self.exact_ways is not None and self.wish.mode != "size":
-            # Their pieces are cut to the room, and may be above what the device computes.
-            above = self._above_ceiling((self.batch, *self.source.shape[1:]))
-            for way in self.exact_ways():
-                yield way if above is None else replace(way, barred=lambda: above)
+            yield from self.exact_ways()
         if self.wish.mode == "off":
             return
         if wished == uncut:
-            self._adjust("the tile asked for covers everything, so a smaller one was tried")
+            self.adjust("the tile asked for covers everything, so a smaller one was tried")
         yield from self._tiles(axes, wished, room)
         if self.source is not self.host:
             # Tiles are read from anywhere: without the input on the card they have more room.
             for at, rung in enumerate(self._tiles(axes, wished, room)):
                 renamed = replace(rung, name=f"{rung.name}, input on the host")
-                yield renamed if at else replace(renamed, prepare=self._input_to_host)
+                yield renamed if at else replace(renamed, prepare=self.input_to_host)
 
     def _probe(self, failed: tuple[int, ...] | None = None) -> Iterator[Rung[torch.Tensor]]:
         """After a try that was predicted to fit and did not: one call on the smallest tile.
@@ -253,10 +251,11 @@ class VaeRungs:
         sizes = tuple(track.read.length(size) for track, size in reads)
         return (1, self.source.shape[1], *sizes)
 
-    def _input_to_host(self) -> int:
+    def input_to_host(self) -> int:
+        """Let the card go without it; the bytes freed."""
         freed = self.source.nbytes
         self.source = self.host
-        self._adjust(f"input ({format_bytes(freed)}) moved back to the host")
+        self.adjust(f"input ({format_bytes(freed)}) moved back to the host")
         return freed
 
     def whole(self, batch: int) -> Rung[torch.Tensor]:
@@ -298,8 +297,8 @@ class VaeRungs:
 
         def run() -> torch.Tensor:
             if smaller_than_asked:
-                self._adjust(f"tiles made smaller than asked: {self._name(tile.sizes)}")
-            self._adjust(*overlap_notes(tile, self.wish, self.axes))
+                self.adjust(f"tiles made smaller than asked: {self._name(tile.sizes)}")
+            self.adjust(*overlap_notes(tile, self.wish, self.axes))
             bound[:] = [None if exact else self._measured_error(tile, edges)]
             pieces = self._pieces(self._ticker(name, total))
             return run_tiled(pieces, self.source, grid=grid, channels=self.channels)
@@ -381,7 +380,7 @@ class VaeRungs:
             self.device,
             before_call=self.before_call,
             after_call=tick,
-            say=self._adjust,
+            say=self.adjust,
         )
 
     def _above_ceiling(self, shape: tuple[int, ...]) -> str | None:
@@ -399,7 +398,8 @@ class VaeRungs:
             f"{ceiling} at most"
         )
 
-    def _adjust(self, *notes: str) -> None:
+    def adjust(self, *notes: str) -> None:
+        """Say what was done otherwise than asked, once."""
         self.adjusted.extend(note for note in notes if note not in self.adjusted)
 
     def _tile(self, sizes: tuple[int, ...]) -> Tile:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from tightfit.plan.slack import FRAGMENTS, least_reserved
+from tightfit.plan.slack import FRAGMENTS, least_reserved, replay
 from tightfit.plan.strips.network import Network
 from tightfit.plan.strips.reach import share
 from tightfit.plan.strips.shelf import Shelf, rounded
@@ -17,6 +17,11 @@ SLOTS = 2
 _SHARES = (0.3, 0.5, 0.7, 0.9)
 _RESULT_SHARE = 8
 _TRIES = 4
+_SMALLER = 0.93
+_GROWTH = 64
+"""Steps of a sixteenth: a factor of 48."""
+_MARGIN = 4
+"""Rows beside a span, which an operator makes and nobody takes."""
 
 
 @dataclass(frozen=True)
@@ -62,6 +67,7 @@ class Layout:
         host_bytes: of the memory for strips there.
         card_arena: of that on the card; `passing` of the buffers for copies beside it.
         card_bytes: the most that is taken of the card, weights and input apart.
+        always: of it, at most, what lies there beside all that and is not of a strip.
         result_on_card: the result is put together there.
         up, down: bytes copied to the card, and from it.
         flops: operations, and `again` those among them that are done more than once.
@@ -78,6 +84,7 @@ class Layout:
     card_arena: int
     passing: int
     card_bytes: int
+    always: int
     result_on_card: bool
     up: int
     down: int
@@ -101,12 +108,14 @@ class Laying:
         network, stages: what is laid out.
         rates: of the card.
         allocator: of the card: it takes more than it hands out.
+        ceiling: elements that an operator may give at most; None is no limit.
     """
 
     network: Network
     stages: Stages
     rates: Rates
     allocator: str = "exact"
+    ceiling: int | None = None
     _strips: dict[tuple[int, int], tuple[Strip, ...]] = field(default_factory=dict)
     _taken: dict[tuple[int, int], Taken] = field(default_factory=dict)
     _fragments: dict[int, float] = field(default_factory=dict)
@@ -116,32 +125,67 @@ class Laying:
 
         With `given_on_card` the input lies there already, and is none of it.
         """
-        found = [self._shared(room, share_, given_on_card) for share_ in _SHARES]
-        fitting = [one for one in found if one is not None]
-        return min(fitting, key=lambda one: one.seconds, default=None)
+        asked = room
+        for _ in range(2 * _TRIES):
+            found = [self._shared(asked, share_, given_on_card) for share_ in _SHARES]
+            fitting = [one for one in found if one is not None]
+            layout = min(fitting, key=lambda one: one.seconds, default=None)
+            if layout is None:
+                return None
+            if self._holds(layout, room):
+                return layout
+            asked = int(asked * _SMALLER)
+        return None
 
-    def least(self) -> int:
-        """Bytes of the card below which no layout is found, to within a sixteenth."""
-        high = 2**20
-        while self.within(high) is None:
-            high *= 2
-        low = high // 2
-        while high - low > high // 16:
-            middle = (low + high) // 2
-            low, high = (middle, high) if self.within(middle) is None else (low, middle)
-        return high
+    def _holds(self, layout: Layout, room: int) -> bool:
+        """Whether the allocator gets by with it: what one strip leaves in pieces, others find."""
+        if self.allocator not in FRAGMENTS:
+            return True
+        moves: list[tuple[int, int]] = []
+        for laid in layout.stages:
+            for strip in laid.strips:
+                moves.extend(taken(self.network, laid.stage, strip).moves)
+        held = [max(1, layout.card_arena + layout.passing), max(1, layout.always)]
+        return replay(moves, self.allocator, held=held, limit=room).holds
+
+    def least(self, *, given_on_card: bool = True) -> int | None:
+        """Bytes of the card below which no layout is found, to within a sixteenth; None where the
+        ceiling leaves none in any room.
+
+        Strips of one row each take the least, but for what is kept beside them.
+        """
+        if not self._below_ceiling(given_on_card):
+            return None
+        fixed, beside, passing = self._fixed(), 0, 0
+        for stage in self.stages.stages:
+            there = fixed[stage.number] + self._gathered(stage)
+            if stage.in_strips:
+                rows = self._most_strips(stage)
+                if not self._spans_below_ceiling(stage, rows):
+                    return None
+                there += self._peak(stage, rows)
+                passing = max(passing, self._passing(stage, rows))
+            beside = max(beside, there)
+        size = beside + passing
+        for _ in range(_GROWTH):
+            if self.within(size, given_on_card=given_on_card) is not None:
+                return size
+            size += max(1, size // 16)
+        return None
 
     def _shared(self, room: int, part: float, given_on_card: bool) -> Layout | None:
         """With strips that take no more than a part of what is left beside what must stay."""
         fixed = self._fixed()
         result = self.network.extents[self.network.result]
         result_on_card = result.bytes * _RESULT_SHARE <= room
+        if self.ceiling is not None and result.elements > self.ceiling:
+            result_on_card = False
         counts: dict[int, int] = {}
-        beside = passing = 0
+        beside = passing = always = 0
         for stage in self.stages.stages:
             there = fixed[stage.number] + self._gathered(stage)
             there += result.bytes if result_on_card else 0
-            left = room - there
+            left, always = room - there, max(always, there)
             counts[stage.number] = 0
             if stage.in_strips:
                 count = self._count(stage, int(left * part)) or self._count(stage, left)
@@ -157,7 +201,7 @@ class Laying:
         shelved, layout = float(spare), None
         for _ in range(_TRIES):
             on_card = self._kept(counts, int(shelved), given_on_card, result_on_card)
-            tried = self._laid(counts, on_card, beside, result_on_card, given_on_card)
+            tried = self._laid(counts, on_card, beside, always, result_on_card, given_on_card)
             if tried.card_bytes <= room and (layout is None or tried.seconds < layout.seconds):
                 layout = tried
             top = tried.card_arena
@@ -169,7 +213,7 @@ class Laying:
                 break
         if layout is None:
             on_card = self._kept(counts, 0, given_on_card, result_on_card)
-            layout = self._laid(counts, on_card, beside, result_on_card, given_on_card)
+            layout = self._laid(counts, on_card, beside, always, result_on_card, given_on_card)
         return layout if layout.card_bytes <= room else None
 
     def _passing(self, stage: Stage, count: int) -> int:
@@ -203,7 +247,9 @@ class Laying:
         for at in stage.steps:
             step = self.network.steps[at]
             sizes = [extents[use.value].bytes for use in step.uses]
-            beside = max(beside, step.scratch * (sum(sizes) + sum(extents[v].bytes for v in step.makes)))
+            beside = max(
+                beside, step.scratch * (sum(sizes) + sum(extents[v].bytes for v in step.makes))
+            )
         return total + int(beside)
 
     def _count(self, stage: Stage, room: int) -> int | None:
@@ -219,16 +265,49 @@ class Laying:
         return self._fewest(stage, room)
 
     def _fewest(self, stage: Stage, room: int) -> int | None:
-        rows = max((self.network.extents[value].rows for value in stage.keeps), default=1)
+        rows = self._most_strips(stage)
         count = 1
         while True:
-            size = self._working(stage, count)
-            if size <= room:
+            size, below = self._working(stage, count), self._spans_below_ceiling(stage, count)
+            if size <= room and below:
                 return count
             if count >= rows:
                 return None
             guess = int(count * min(4.0, max(1.0, size / max(1, room))))
             count = min(rows, max(count + 1, guess))
+
+    def _most_strips(self, stage: Stage) -> int:
+        """Strips of one row each."""
+        return max((self.network.extents[value].rows for value in stage.keeps), default=1)
+
+    def _spans_below_ceiling(self, stage: Stage, count: int) -> bool:
+        """Whether every strip of `count` makes no more elements at once than the ceiling says."""
+        if self.ceiling is None:
+            return True
+        extents = self.network.extents
+        for index in self._some(count):
+            for value, (begin, end) in strip_of(self.network, stage, index, count).spans.items():
+                extent = extents[value]
+                rows = end - begin + (_MARGIN if count > 1 else 0)
+                if extent.elements * rows > self.ceiling * max(1, extent.rows):
+                    return False
+        return True
+
+    def _below_ceiling(self, given_on_card: bool) -> bool:
+        """Whether what is never cut, and the input, are."""
+        if self.ceiling is None:
+            return True
+        whole = [self.network.given] if given_on_card else []
+        for stage in self.stages.stages:
+            whole += stage.gathers
+            if not stage.in_strips:
+                whole += [v for at in stage.steps for v in self.network.steps[at].makes]
+        return all(self.network.extents[value].elements <= self.ceiling for value in whole)
+
+    @staticmethod
+    def _some(count: int) -> list[int]:
+        """Strips that tell of all `count`: those at the edges, and inner ones."""
+        return sorted({0, min(1, count - 1), count // 2, count - 1})
 
     def _peak(self, stage: Stage, count: int) -> int:
         """What the allocator takes for one strip, as far as that is known."""
@@ -240,10 +319,9 @@ class Laying:
     def _played(self, stage: Stage, count: int) -> Taken:
         key = (stage.number, count)
         if key not in self._taken:
-            some = sorted({0, min(1, count - 1), count // 2, count - 1})
             each = [
                 taken(self.network, stage, strip_of(self.network, stage, index, count))
-                for index in some
+                for index in self._some(count)
             ]
             self._taken[key] = Taken(
                 max(one.peak for one in each),
@@ -293,6 +371,7 @@ class Laying:
         counts: dict[int, int],
         on_card: dict[int, int],
         beside: int,
+        always: int,
         result_on_card: bool,
         given_on_card: bool,
     ) -> Layout:
@@ -367,6 +446,7 @@ class Laying:
             card_arena=card.top,
             passing=passing,
             card_bytes=beside + card.top + passing,
+            always=always,
             result_on_card=result_on_card,
             up=up,
             down=down,
@@ -418,8 +498,10 @@ class Laying:
         return span is not None and span[0] < end
 
     def _seconds(self, stage: Stage, strips: Sequence[Strip], up: int, down: int) -> float:
-        flops = work(self.network, stage, strips) if strips else float(
-            sum(self.network.steps[at].flops for at in stage.steps)
+        flops = (
+            work(self.network, stage, strips)
+            if strips
+            else float(sum(self.network.steps[at].flops for at in stage.steps))
         )
         launches = len(stage.steps) * max(1, len(strips))
         compute = max(flops / self.rates.flops, launches * self.rates.launch)

@@ -62,11 +62,13 @@ class Extent:
         bytes: of all of it.
         rows: along the axis that is cut; 0 where it has none.
         memory: equal for values that share memory.
+        elements: in all.
     """
 
     bytes: int
     rows: int = 0
     memory: int = -1
+    elements: int = 0
 
     def of(self, rows: int) -> int:
         """Bytes of so many rows."""

@@ -19,6 +19,8 @@ from tightfit.run.strips.program import Program, Scratch, programmed
 from tightfit.weigh.network.recorder import UntoldError, record
 
 _REMEMBERED = 4
+RATES = Rates(flops=100e12, link=25e9)
+"""Only their ratio matters, to what is kept where: of a card of today on its usual link."""
 
 
 @dataclass(frozen=True)
@@ -44,8 +46,9 @@ class Asked:
         dtype: of it.
         device: where it will run.
         scratch: what operators take beside.
-        rates: of the card.
         allocator: of the card.
+        ceiling: elements that an operator may give there; None is no limit.
+        rates: of the card.
     """
 
     name: str
@@ -53,8 +56,9 @@ class Asked:
     dtype: torch.dtype
     device: torch.device
     scratch: Scratch
-    rates: Rates
     allocator: str
+    ceiling: int | None = None
+    rates: Rates = RATES
 
 
 _Plans = OrderedDict[Asked, Strips | str]
@@ -106,4 +110,5 @@ def _made(
     from_end = 2 if len(lengths) == 2 and lengths[0] >= lengths[1] else 1
     program = programmed(graph, from_end=from_end, device=asked.device, scratch=asked.scratch)
     stages = staged(program.network)
-    return Strips(program, Laying(program.network, stages, asked.rates, asked.allocator))
+    laying = Laying(program.network, stages, asked.rates, asked.allocator, asked.ceiling)
+    return Strips(program, laying)

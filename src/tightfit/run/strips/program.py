@@ -113,11 +113,11 @@ def _network(
     values = graph.values
     extents = []
     for number, (shape, dtype) in enumerate(zip(shapes, dtypes, strict=True)):
-        size = torch.Size(shape).numel() * dtype.itemsize
+        elements = torch.Size(shape).numel()
         axis = axes.get(number)
         rows = 0 if axis is None else shape[axis]
         memory = values[number].storage if number < len(values) else -1 - number
-        extents.append(Extent(size, rows, memory))
+        extents.append(Extent(elements * dtype.itemsize, rows, memory, elements))
     steps = []
     for part in parts:
         uses = tuple(

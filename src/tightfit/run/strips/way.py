@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
-from typing import NamedTuple
+from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 
@@ -13,8 +13,12 @@ from tightfit.card.host_memory import read_host_memory
 from tightfit.place.lanes import compute_of, open_lane
 from tightfit.place.streaming.host_budget import host_room
 from tightfit.place.strips.arena import HostArena
-from tightfit.plan.strips.layout import Layout, Rates
+from tightfit.plan.strips.layout import Layout
+from tightfit.plan.strips.shares import ON_HOST, SHARES, STRIPS, laid, taken
+from tightfit.plan.tiles import Span
+from tightfit.run.ceiling import ceiling_of
 from tightfit.run.ladder import Rung
+from tightfit.run.overflow import is_half, redone_in, widened
 from tightfit.run.strips.keeping import Lanes
 from tightfit.run.strips.plans import Asked, Strips, strips_of
 from tightfit.run.strips.runner import Runner
@@ -23,16 +27,8 @@ from tightfit.run.vae import Direction, Vae
 from tightfit.units import format_bytes
 from tightfit.weigh import weights
 
-NAME = "strips"
-_SHARES = (0.92, 0.7, 0.5)
-"""Of the room, one rung each: what a plan does not see takes the rest."""
-_RATES = Rates(flops=100e12, link=25e9)
-"""Only their ratio matters, to what is kept where: of a card of today on its usual link."""
-
-
-class _Told(NamedTuple):
-    layout: Layout | None
-    least: int
+ROUNDING = {torch.float32: 1e-5, torch.float16: 2.5e-3, torch.bfloat16: 2e-2}
+"""Relative rms between strips and a whole run: rounding, which the tests hold them to."""
 
 
 @dataclass
@@ -41,12 +37,13 @@ class StripWays:
 
     Attributes:
         vae, direction, call: what runs.
-        source: gives [B,C,…], on the card or on the host.
+        source: gives [B,C,…], on the card, on the host, or (to plan) on meta.
         card: where.
         room: bytes that are free on the card now.
+        to_host: moves the source from the card to the host, and says how many bytes that freed.
         before_call, progress: as of the other rungs.
+        say: told what users should know.
         host_bytes: what the last try kept on the host.
-        notes: why there is no such way, where there is none.
     """
 
     vae: Vae
@@ -55,92 +52,79 @@ class StripWays:
     source: Callable[[], torch.Tensor]
     card: Card
     room: Callable[[], int]
+    to_host: Callable[[], int]
     before_call: Callable[[], None]
     progress: Callable[[str, int, int], None]
+    say: Callable[[str], None]
     host_bytes: int | None = None
-    notes: list[str] = field(default_factory=list)
 
     def __call__(self) -> Iterator[Rung[torch.Tensor]]:
-        """The rungs, each in less room than the one before; none where the network is not told."""
+        """The rungs, each in less room than the one before; none where the network is not told.
+
+        Those with the input on the host come last, and only where they have a layout.
+        """
         if self.card.kind == "cpu":
             return
-        strips = self._strips()
+        strips = self.strips(self.source().dtype)
         if isinstance(strips, str):
-            self.notes.append(f"no exact strips: {strips}")
+            self.say(f"no exact strips: {strips}")
             return
         if strips.program.gathered:
             names = ", ".join(f"`{name}`" for name in strips.program.gathered)
-            self.notes.append(f"strips run {names} on all rows at once")
-        for share in _SHARES:
-            yield self._rung(strips, share)
+            self.say(f"strips run {names} on all rows at once")
+        for share in SHARES:
+            way = _Way(self, strips, share, given_on_card=True)
+            yield way.rung()
+            if way.layout is None:
+                break  # less of the room does not do either
+        for share in SHARES:
+            way = _Way(self, strips, share, given_on_card=False)
+            if way.layout is None:
+                return
+            yield way.rung()
 
-    def _strips(self) -> Strips | str:
-        source = self.source()
+    @property
+    def source_on_card(self) -> bool:
+        """Whether it lies there."""
+        return self.source().device == self.card.device
+
+    def strips(self, dtype: torch.dtype) -> Strips | str:
+        """How the call runs on one item in `dtype`; or why it does not."""
         asked = Asked(
             name=f"{self.direction} {getattr(self.call, '__name__', '')}",
-            shape=(1, *source.shape[1:]),
-            dtype=source.dtype,
+            shape=(1, *self.source().shape[1:]),
+            dtype=dtype,
             device=self.card.device,
             scratch=scratch_of(self.card.kind),
-            rates=_RATES,
             allocator=self.card.allocator,
+            ceiling=ceiling_of(self.card.device),
         )
         return strips_of(self.vae.module, self.call, asked, reset=self.vae.reset)
 
-    def _rung(self, strips: Strips, share: float) -> Rung[torch.Tensor]:
-        told: list[_Told] = []
+    def item_bytes(self) -> int:
+        """Of one item that is not on the card yet."""
+        return 0 if self.source_on_card else self.source()[:1].nbytes
 
-        def tell() -> _Told:
-            if not told:
-                layout = strips.laying.within(int(self._room() * share))
-                least = 0 if layout is not None else strips.laying.least()
-                told.append(_Told(layout, least))
-            return told[0]
-
-        def need() -> int:
-            layout, least = tell()
-            size = least if layout is None else layout.card_bytes
-            return int(size / share) + self._input()
-
-        def barred() -> str | None:
-            layout = tell().layout
-            if layout is None:
-                return None  # what it needs says why
-            room = host_room(read_host_memory())
-            if layout.host_bytes <= room:
-                return None
-            return (
-                f"needs {format_bytes(layout.host_bytes)} of host memory, "
-                f"{format_bytes(room)} is free"
-            )
-
-        def run() -> torch.Tensor:
-            layout = tell().layout
-            if layout is None:  # nobody asked, so the least is tried
-                layout = strips.laying.within(strips.laying.least())
-                assert layout is not None
-            return self._run(strips, layout)
-
-        return Rung(NAME, run, need=need, barred=barred, key=(NAME, share))
-
-    def _room(self) -> int:
-        return max(0, self.room() - self._input())
-
-    def _input(self) -> int:
-        """Bytes of one item that is still to be brought to the card."""
+    def run(self, way: _Way, layout: Layout) -> torch.Tensor:
+        """All items; those that are not finite, though their source is, once more in float32."""
         source = self.source()
-        return 0 if source.device == self.card.device else source[:1].nbytes
+        made = self._run(way, layout, list(torch.split(source, 1)), way.strips)
+        if is_half(self.vae.dtype):
+            for at, item in enumerate(torch.split(source, 1)):
+                if not _finite(made[at]) and _finite(item):
+                    made[at] = self._redone(way, item, made[at])
+        return made[0] if len(made) == 1 else torch.cat(made)
 
-    def _run(self, strips: Strips, layout: Layout) -> torch.Tensor:
-        source, made = self.source(), []
+    def _run(
+        self, way: _Way, layout: Layout, items: list[torch.Tensor], strips: Strips
+    ) -> list[torch.Tensor]:
         self.host_bytes = layout.host_bytes
-        total = source.shape[0] * sum(len(each.strips) for each in layout.stages)
-        done = 0
+        done, total = 0, len(items) * sum(len(each.strips) for each in layout.stages)
 
         def tick() -> None:
             nonlocal done
             done += 1
-            self.progress(NAME, done, total)
+            self.progress(way.name, done, total)
 
         with HostArena(max(1, layout.host_bytes), self.card) as arena:
             lanes = Lanes(compute_of(self.card), open_lane(self.card), open_lane(self.card))
@@ -149,6 +133,100 @@ class StripWays:
                 strips.program, layout, held, self.card.device, lanes, arena.view,
                 self.before_call, tick,
             )  # fmt: skip
-            for item in torch.split(source, 1):
-                made.append(runner.run(item.contiguous()))
-        return made[0] if len(made) == 1 else torch.cat(made)
+            return [runner.run(item.contiguous()) for item in items]
+
+    def _redone(self, way: _Way, item: torch.Tensor, made: torch.Tensor) -> torch.Tensor:
+        """One item in float32. Where there is no room for that, it is a try that ran out of it."""
+        with widened(self.vae, self.card.device) as dtype:
+            strips = self.strips(dtype)
+            assert not isinstance(strips, str)  # it was told in another dtype
+            wide = item.to("cpu", dtype)
+            layout = laid(
+                strips.laying,
+                self.room(),
+                given=wide.nbytes,
+                share=way.share,
+                on_card=way.given_on_card,
+            )
+            if layout is None:
+                raise torch.OutOfMemoryError(
+                    "the result is not finite, and strips in float32 do not fit"
+                )
+            (again,) = self._run(way, layout, [wide], strips)
+        again = again.to(made.dtype)
+        spans = tuple(Span(0, size) for size in again.shape[2:])
+        self.say(redone_in(spans, made.dtype, dtype, helped=_finite(again)))
+        return again
+
+
+class _Way:
+    """Strips in a share of the room, laid out when first asked for."""
+
+    def __init__(
+        self, ways: StripWays, strips: Strips, share: float, *, given_on_card: bool
+    ) -> None:
+        self.ways, self.strips, self.share = ways, strips, share
+        self.given_on_card = given_on_card
+        self._moves = not given_on_card and ways.source_on_card
+        self.name = STRIPS if given_on_card else ON_HOST
+
+    @cached_property
+    def layout(self) -> Layout | None:
+        """None where there is none in this share."""
+        room = self.ways.room() + (self.ways.source().nbytes if self._moves else 0)
+        return laid(
+            self.strips.laying,
+            room,
+            given=self.ways.item_bytes(),
+            share=self.share,
+            on_card=self.given_on_card,
+        )
+
+    @cached_property
+    def least(self) -> int | None:
+        """Bytes that a layout takes at least; None where the device computes none rightly."""
+        return self.strips.laying.least(given_on_card=self.given_on_card)
+
+    def rung(self) -> Rung[torch.Tensor]:
+        """To be climbed."""
+        return Rung(
+            self.name,
+            self._run,
+            need=self._need,
+            prepare=self.ways.to_host if self._moves else None,
+            barred=self._barred,
+            key=(self.name, self.share),
+            error_bound=lambda: ROUNDING.get(self.ways.vae.dtype),
+        )
+
+    def _need(self) -> int | None:
+        size = self.least if self.layout is None else self.layout.card_bytes
+        if size is None:
+            return None
+        given = self.ways.item_bytes()
+        return taken(size, given=given, share=self.share, on_card=self.given_on_card)
+
+    def _barred(self) -> str | None:
+        if self.layout is None:
+            if self.least is not None:
+                return None  # what it needs says why
+            return "size ceiling: something cannot be cut that is above what the card computes"
+        room = host_room(read_host_memory())
+        if self.layout.host_bytes <= room:
+            return None
+        return (
+            f"needs {format_bytes(self.layout.host_bytes)} of host memory, "
+            f"{format_bytes(room)} is free"
+        )
+
+    def _run(self) -> torch.Tensor:
+        layout = self.layout
+        if layout is None:  # nobody asked, so the least is tried
+            assert self.least is not None  # else it was barred
+            layout = self.strips.laying.within(self.least, given_on_card=self.given_on_card)
+            assert layout is not None
+        return self.ways.run(self, layout)
+
+
+def _finite(values: torch.Tensor) -> bool:
+    return bool(torch.isfinite(values).all())

@@ -1,0 +1,27 @@
+"""How much of the room strips are laid out for."""
+
+from __future__ import annotations
+
+from tightfit.plan.strips.layout import Laying, Layout
+
+STRIPS = "strips"
+"""As reports and plans call them."""
+ON_HOST = "strips, input on the host"
+SHARES = (0.92, 0.7, 0.5)
+"""Of the room, one try each: what a plan does not see takes the rest."""
+
+
+def laid(
+    laying: Laying, room: int, *, given: int, share: float = SHARES[0], on_card: bool = True
+) -> Layout | None:
+    """The layout for a `share` of `room` bytes, where `given` bytes of input are still to come.
+
+    `on_card` says whether the input goes there; else it stays on the host.
+    """
+    room = max(0, room - (given if on_card else 0))
+    return laying.within(int(room * share), given_on_card=on_card)
+
+
+def taken(card_bytes: int, *, given: int, share: float = SHARES[0], on_card: bool = True) -> int:
+    """The room that a layout of `card_bytes` asks for."""
+    return int(card_bytes / share) + (given if on_card else 0)
