@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -16,6 +16,7 @@ from tightfit.plan.strips.layout import Laying, Rates
 from tightfit.plan.strips.stages import staged
 from tightfit.run.ladder import Keepsakes
 from tightfit.run.strips.program import Program, Scratch, programmed
+from tightfit.weigh.network.fingerprint import fingerprint
 from tightfit.weigh.network.recorder import UntoldError, record
 
 _REMEMBERED = 4
@@ -61,7 +62,7 @@ class Asked:
     rates: Rates = RATES
 
 
-_Plans = OrderedDict[Asked, Strips | str]
+_Plans = OrderedDict[tuple[Asked, Hashable], Strips | str]
 _known: weakref.WeakKeyDictionary[nn.Module, _Plans] = weakref.WeakKeyDictionary()
 
 
@@ -74,15 +75,16 @@ def strips_of(
 ) -> Strips | str:
     """How `call` of `module` runs in strips; or why it does not, in words.
 
-    `reset` drops what the module keeps on itself.
+    A module that was changed meanwhile is looked at anew. `reset` drops what it keeps on itself.
     """
     known = _known.setdefault(module, OrderedDict())
-    if asked not in known:
-        known[asked] = _made(module, call, asked, reset)
+    key = (asked, fingerprint(module))
+    if key not in known:
+        known[key] = _made(module, call, asked, reset)
         while len(known) > _REMEMBERED:
             known.popitem(last=False)
-    known.move_to_end(asked)
-    return known[asked]
+    known.move_to_end(key)
+    return known[key]
 
 
 def _made(
