@@ -80,7 +80,9 @@ def strips_of(
     known = _known.setdefault(module, OrderedDict())
     key = (asked, fingerprint(module))
     if key not in known:
-        known[key] = _made(module, call, asked, reset)
+        made = _made(module, call, asked, reset)
+        key = (asked, fingerprint(module))  # a first call may leave attributes
+        known[key] = made
         while len(known) > _REMEMBERED:
             known.popitem(last=False)
     known.move_to_end(key)
