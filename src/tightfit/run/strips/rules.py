@@ -357,7 +357,7 @@ def _pad(seen: Seen) -> Part | None:
     mode = seen.node.name
     reach = Reach(before=top, after=-top)
     if mode.startswith("reflection"):
-        reach = Reach(before=top + bottom, after=top + bottom)
+        reach = Reach(before=top + 2 * bottom, after=top)
     rows_in = shape[axis]
     fill = seen.argument(2, 0)
 
