@@ -174,7 +174,7 @@ class Bench:
             *report.adjusted,
             *report.warnings,
         )
-        if self.trace:
+        if self.trace and len(seen.seconds) > 1:
             row = self._traced(row)
         limit = limit_of(self.whole_seconds, row.up_bytes, row.down_bytes, self.rate)
         return replace(row, limit_seconds=limit)
