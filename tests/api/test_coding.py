@@ -218,9 +218,9 @@ def test_the_host_does_what_the_card_cannot_only_when_allowed(mini: Vae) -> None
     """`allow_cpu` is off by default; with it the last rung is the CPU."""
     source = smooth(1, 3, 64, 64)
     with pytest.raises(MemoryShortage):
-        encode(source, vae=mini, card="virtual:5MiB")
+        encode(source, vae=mini, card="virtual:5MiB", tile="64")
     for size in ("1MiB", "5MiB"):
-        done = encode(source, vae=mini, card=f"virtual:{size}", allow_cpu=True)
+        done = encode(source, vae=mini, card=f"virtual:{size}", allow_cpu=True, tile="64")
         assert done.report.attempts[-1]["rung"] == "cpu"
         assert done.report.after_bytes == 0
 
@@ -379,7 +379,7 @@ def test_a_tensor_that_is_no_picture_is_refused(pixels: torch.Tensor) -> None:
 def test_the_report_of_a_failure_has_the_fields_of_any_other(mini: Vae, estimate: bool) -> None:
     """What was held before is held after, peaks are those of the tries, and unknown is null."""
     with pytest.raises(MemoryShortage) as caught:
-        encode(smooth(5, 3, 96, 128), vae=mini, card="virtual:6MiB", estimate=estimate)
+        encode(smooth(5, 3, 96, 128), vae=mini, card="virtual:6MiB", estimate=estimate, tile="64")
     assert isinstance(caught.value.report, Report)
     report = caught.value.report.as_dict()
     assert set(report) >= FIELDS

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -55,6 +56,26 @@ def measured(
     return Measured(
         outcome.value, outcome.baseline_bytes, outcome.peak_bytes - outcome.baseline_bytes
     )
+
+
+_FOREIGN = torch.zeros(())
+
+
+def untold(vae: Vae) -> Vae:
+    """The same, but strips cannot be told of it: it reads a tensor that is no weight of it.
+
+    So tiles come next after the whole, as they do for such a network.
+    """
+
+    def reading(call: Callable[[torch.Tensor], torch.Tensor]) -> Callable[..., torch.Tensor]:
+        def run(x: torch.Tensor) -> torch.Tensor:
+            _FOREIGN.neg()
+            return call(x)
+
+        return run
+
+    moments = None if vae.moments is None else reading(vae.moments)
+    return replace(vae, encode=reading(vae.encode), decode=reading(vae.decode), moments=moments)
 
 
 def weights_and_input(vae: Vae, source: torch.Tensor) -> int:

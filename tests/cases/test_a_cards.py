@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from tests.card.stub_nvml import StubDevice, StubNvml
-from tests.cases.common import assert_usable, measured, run_checked, virtual
+from tests.cases.common import assert_usable, measured, run_checked, untold, virtual
 from tightfit.api import decode
 from tightfit.card import Reading, bandwidth, nvml, open_card
 from tightfit.card.backends import read_counting_free, read_recommending
@@ -79,7 +79,7 @@ def test_a02_what_is_free_is_the_smaller_of_the_device_and_the_limit() -> None:
 def test_a02_a_refusal_names_the_limit() -> None:
     """Not the card, which has room enough."""
     card = virtual("64MiB")
-    job = Job(toy_vae("V2"), "decode", card, Request(CARD, wish=parse_tile("off")))
+    job = Job(untold(toy_vae("V2")), "decode", card, Request(CARD, wish=parse_tile("off")))
     with card.cap(32 * MIB), pytest.raises(MemoryShortage, match=r"limited to 32\.0 MiB"):
         job.run(latent())
 
@@ -129,7 +129,7 @@ def test_a03_the_report_says_what_others_hold() -> None:
     done = decode(latent(), vae=toy_vae("V2"), card=card)
     assert done.report.ledger["held_by_others"] == {"bytes": 24 * MIB, "source": "measured"}
     with pytest.raises(MemoryShortage, match=r"24\.0 MiB held by other programs"):
-        decode(latent(), vae=toy_vae("V2"), card=card, tile="off")
+        decode(latent(), vae=untold(toy_vae("V2")), card=card, tile="off")
 
 
 # A07
@@ -311,7 +311,7 @@ def test_a10_another_program_that_comes_in_between_is_seen_by_the_next_try() -> 
             card.occupy(40 * MIB)
 
     with faults(card, spill=True, on_allocate=arrive):
-        job = Job(toy_vae("V2"), "decode", card, Request(CARD, estimate=False))
+        job = Job(untold(toy_vae("V2")), "decode", card, Request(CARD, estimate=False))
         outcome = run_checked(job, latent(80), reference(80))
     assert came
     assert [attempt.outcome for attempt in outcome.attempts[:2]] == ["oom", "oom"]

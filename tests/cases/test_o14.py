@@ -15,6 +15,7 @@ from tests.cases.common import (
     assert_usable,
     measured,
     run_checked,
+    untold,
     virtual,
 )
 from tightfit.errors import Cancelled, MemoryShortage
@@ -32,7 +33,7 @@ def test_o14_the_first_tile_measured_corrects_a_plan_that_knew_nothing(
     direction: Direction,
 ) -> None:
     """Every 3-D convolution takes three times its input in secret; at most two tries run out."""
-    vae = toy_vae("V3")
+    vae = untold(toy_vae("V3"))
     source = torch.rand(1, *((3, 17, 96, 96) if direction == "encode" else (16, 5, 12, 12)))
     whole = measured(vae, direction, source)
     card = virtual(whole.base + int(whole.peak * 1.3))
@@ -55,7 +56,7 @@ def test_o14_the_first_tile_measured_corrects_a_plan_that_knew_nothing(
 
 def test_o14_what_was_learnt_spares_the_next_job_the_failed_try() -> None:
     """The same job again goes straight to the tile that fitted."""
-    vae, source = toy_vae("V3"), torch.rand(1, 16, 5, 12, 12)
+    vae, source = untold(toy_vae("V3")), torch.rand(1, 16, 5, 12, 12)
     whole = measured(vae, "decode", source)
     card = virtual(whole.base + int(whole.peak * 1.3))
     known = Calibrations()
@@ -78,7 +79,7 @@ def test_o14_a_batch_is_not_taken_apart_on_a_wrong_plan(
     evict: Callable[[int | None], int] | None,
 ) -> None:
     """Four pictures at once, then one, were wrongly predicted alike: one failed try shows both."""
-    vae, source = toy_vae("V2"), torch.rand(4, 4, 24, 24)
+    vae, source = untold(toy_vae("V2")), torch.rand(4, 4, 24, 24)
     whole = measured(vae, "decode", source)
     card = virtual(whole.base + int(whole.peak * 1.1))
     one = measured(vae, "decode", source[:1])
@@ -92,7 +93,7 @@ def test_o14_a_batch_is_not_taken_apart_on_a_wrong_plan(
 
 def test_o14_the_try_after_an_eviction_corrects_the_plan_too() -> None:
     """Skipped at first; freed for, tried, and wrong: the next tile is planned from a probe."""
-    vae, source = toy_vae("V3"), torch.rand(1, 16, 5, 12, 12)
+    vae, source = untold(toy_vae("V3")), torch.rand(1, 16, 5, 12, 12)
     whole = measured(vae, "decode", source)
     card = virtual(whole.base + int(whole.peak * 1.3))
     idle = Idle(card.device, whole.peak // 2)
@@ -108,7 +109,7 @@ def test_o14_the_try_after_an_eviction_corrects_the_plan_too() -> None:
 
 def test_o14_the_note_is_about_this_jobs_probe() -> None:
     """Not about what an earlier job measured at another size."""
-    vae, source = toy_vae("V3"), torch.rand(1, 16, 5, 12, 12)
+    vae, source = untold(toy_vae("V3")), torch.rand(1, 16, 5, 12, 12)
     known = Calibrations()
     roomy = virtual("1GiB")
     Job(vae, "decode", roomy, Request(2**30), calibrations=known).run(source[..., :9, :9])
@@ -141,7 +142,7 @@ class AfterTheProbe(Recorder):
 
 def test_o14_a_job_that_fails_or_is_cancelled_keeps_what_its_probe_learnt() -> None:
     """The next one does not begin with the same failed try."""
-    vae, source = toy_vae("V3"), torch.rand(1, 16, 5, 12, 12)
+    vae, source = untold(toy_vae("V3")), torch.rand(1, 16, 5, 12, 12)
     whole = measured(vae, "decode", source)
     card = virtual(whole.base + int(whole.peak * 1.3))
     request = Request(card.read().total)
@@ -160,7 +161,7 @@ def test_o14_a_job_that_fails_or_is_cancelled_keeps_what_its_probe_learnt() -> N
 
 def test_o14_a_cancel_during_the_probe_gives_everything_back() -> None:
     """It stops before the probe's only call."""
-    vae, source = toy_vae("V3"), torch.rand(1, 16, 5, 12, 12)
+    vae, source = untold(toy_vae("V3")), torch.rand(1, 16, 5, 12, 12)
     whole = measured(vae, "decode", source)
     card = virtual(whole.base + int(whole.peak * 1.3))
     calls: list[int] = []
@@ -182,7 +183,7 @@ def test_o14_a_cancel_during_the_probe_gives_everything_back() -> None:
 
 def test_o14_a_shortage_after_a_probe_names_what_was_tried_alone() -> None:
     """The probe held and gave nothing: it is in the report's attempts, not in the sentence."""
-    vae, source = toy_vae("V2"), torch.rand(1, 4, 24, 24)
+    vae, source = untold(toy_vae("V2")), torch.rand(1, 4, 24, 24)
     whole = measured(vae, "decode", source)
     card = virtual(whole.base + int(whole.peak * 1.3))
 
@@ -203,7 +204,7 @@ def test_o14_a_shortage_after_a_probe_names_what_was_tried_alone() -> None:
 @pytest.mark.parametrize("batch", [1, 4])
 def test_o14_where_not_even_the_smallest_tile_holds_the_tries_are_few(batch: int) -> None:
     """A probe that ran out has shown that every larger tile would: none of those is tried."""
-    vae, source = toy_vae("V2"), torch.rand(batch, 4, 96, 96)
+    vae, source = untold(toy_vae("V2")), torch.rand(batch, 4, 96, 96)
     whole = measured(vae, "decode", source)
     card = virtual(whole.base + int(whole.peak * 1.3))
     with faults(card, workspace=lambda *_: 2**40), pytest.raises(MemoryShortage) as caught:
@@ -215,7 +216,7 @@ def test_o14_where_not_even_the_smallest_tile_holds_the_tries_are_few(batch: int
 
 def test_o14_two_accidents_do_not_end_a_job() -> None:
     """Whole and probe both fail, once: the smallest tile is still tried."""
-    vae, source = toy_vae("V2"), torch.rand(1, 4, 32, 32)
+    vae, source = untold(toy_vae("V2")), torch.rand(1, 4, 32, 32)
     whole = measured(vae, "decode", source)
     card = virtual("256MiB")
     failed: list[str] = []

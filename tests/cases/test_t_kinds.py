@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.cases.common import measured, run_checked, virtual
+from tests.cases.common import measured, run_checked, untold, virtual
 from tests.cases.test_t import watched
 from tightfit import api
 from tightfit.card import open_card
@@ -285,11 +285,14 @@ CEILING = 2**20
 
 @pytest.mark.parametrize("estimate", [True, False], ids=["planned", "tried"])
 @pytest.mark.parametrize("direction", ["encode", "decode"])
-def test_t21_what_is_above_a_devices_ceiling_is_tiled_in_advance(
-    direction: Direction, estimate: bool
+@pytest.mark.parametrize("told", [True, False], ids=["in strips", "in tiles"])
+def test_t21_what_is_above_a_devices_ceiling_is_cut_in_advance(
+    direction: Direction, estimate: bool, told: bool
 ) -> None:
-    """It would come back as zeros, with no error that a ladder could catch."""
+    """It would come back as zeros, with no error that a ladder could catch: strips stay below the
+    ceiling as tiles do, the input included."""
     vae = toy_vae("V2", width=4)
+    vae = vae if told else untold(vae)
     latent = torch.rand(1, 4, 128, 128)
     source = latent if direction == "decode" else vae.decode(latent)
     reference = measured(vae, direction, source)
@@ -302,7 +305,9 @@ def test_t21_what_is_above_a_devices_ceiling_is_tiled_in_advance(
     assert whole.reason is not None
     assert whole.reason.startswith("size ceiling: an operator would give ")
     assert not any(each.outcome == "oom" for each in outcome.attempts)
-    assert last.tile is not None
+    assert (last.tile is None) == told
+    assert ("strips" in last.rung) == told
+    assert last.exact
 
 
 def test_t21_without_a_ceiling_or_below_it_nothing_is_tiled() -> None:

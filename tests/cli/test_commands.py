@@ -165,7 +165,7 @@ def test_memory_that_cannot_do_is_exit_three(
     for extra in ([], ["--no-estimate"]):
         code = run(
             ["encode", str(clip), "-o", str(tmp_path / "z.safetensors"), "--vae", WAN]
-            + ["--card", "virtual:6MiB", "--report", str(report), *extra]
+            + ["--card", "virtual:6MiB", "--tile", "64", "--report", str(report), *extra]
         )
         assert code == 3
         error = capsys.readouterr().err

@@ -16,6 +16,7 @@ from tests.cases.common import (
     assert_back,
     measured,
     run_checked,
+    untold,
     virtual,
     weights_and_input,
 )
@@ -95,7 +96,7 @@ def test_a_reserve_is_kept_free_by_planning() -> None:
     outcome = run_checked(
         Job(vae, "decode", card, Request(total, reserve=int(1.5 * whole.peak))), source, whole.value
     )
-    assert outcome.attempt.tile is not None
+    assert "strips" in outcome.attempt.rung
     assert outcome.peak_reserved_bytes is not None
     assert outcome.peak_reserved_bytes <= total - int(1.5 * whole.peak)
 
@@ -307,7 +308,7 @@ def test_a_budget_below_the_card_is_kept() -> None:
         outcome = run_checked(
             Job(vae, "decode", card, Request(budget, estimate=estimate)), source, whole.value
         )
-        assert outcome.attempt.tile is not None
+        assert "strips" in outcome.attempt.rung
     assert torch.zeros(MIB, device=card.device).nbytes == 4 * MIB
 
 
@@ -357,7 +358,7 @@ def test_the_host_is_watched_and_stopped_as_a_card_is() -> None:
 
 def test_a_rung_short_of_workspace_comes_before_the_host() -> None:
     """It may be slow, but the card can do it: nothing goes to the CPU that need not."""
-    vae, source, lessons = toy_vae("V2"), torch.rand(1, 4, 24, 24), Lessons()
+    vae, source, lessons = untold(toy_vae("V2")), torch.rand(1, 4, 24, 24), Lessons()
     request = Request(32 * MIB, wish=parse_tile("off"), allow_cpu=True)
     card = virtual("32MiB")
     job = Job(vae, "decode", card, request, lessons=lessons)
@@ -414,7 +415,7 @@ def test_a_job_short_of_workspace_begins_lower_next_time() -> None:
     assert any("workspaces were refused" in note for note in first.notes)
     assert not torch.equal(first.value, whole.value)
     assert second.attempts[0].outcome == "skipped"
-    assert second.attempt.tile is not None
+    assert "strips" in second.attempt.rung
     assert second.attempt.refusals < first.attempt.refusals
 
 
@@ -492,7 +493,7 @@ def test_needs_are_asked_for_once_per_shape() -> None:
 
 def test_a_vae_of_numbers_alone_has_no_tiles() -> None:
     """At the floor already: one rung, one error."""
-    vae, source = toy_vae("V2"), torch.rand(1, 4, 8, 8)
+    vae, source = untold(toy_vae("V2")), torch.rand(1, 4, 8, 8)
     whole = measured(vae, "decode", source)
     budget = whole.base + whole.peak // 2
     with pytest.raises(MemoryShortage) as caught:
@@ -502,13 +503,34 @@ def test_a_vae_of_numbers_alone_has_no_tiles() -> None:
 
 def test_tiles_that_are_forbidden_are_not_tried() -> None:
     """``--tile off`` fails where tiles would have helped, and its advice says so."""
-    vae, source = toy_vae("V2"), torch.rand(1, 4, 24, 24)
+    vae, source = untold(toy_vae("V2")), torch.rand(1, 4, 24, 24)
     whole = measured(vae, "decode", source)
     budget = whole.base + whole.peak // 2
     request = Request(budget, wish=parse_tile("off"))
     with pytest.raises(MemoryShortage, match="--tile") as caught:
         Job(vae, "decode", virtual(budget), request).run(source)
     assert [a.rung for a in caught.value.attempts] == ["whole"]
+
+
+def test_strips_are_no_tiles_and_may_be_tried_where_those_are_forbidden() -> None:
+    """They are exact: ``--tile off`` says nothing against them."""
+    vae, source = toy_vae("V2"), torch.rand(1, 4, 24, 24)
+    whole = measured(vae, "decode", source)
+    budget = whole.base + whole.peak // 2
+    request = Request(budget, wish=parse_tile("off"))
+    outcome = run_checked(Job(vae, "decode", virtual(budget), request), source, whole.value)
+    assert outcome.attempt.rung == "strips"
+    assert outcome.exact
+    assert outcome.ledger["host_activations"][0] is not None
+
+
+def test_where_a_size_of_tiles_is_asked_for_there_are_no_strips() -> None:
+    """The user's word comes before what would be exact."""
+    vae, source = toy_vae("V2"), torch.rand(1, 4, 24, 24)
+    request = Request(ROOM, wish=parse_tile("64"))
+    outcome = run_checked(Job(vae, "decode", virtual(ROOM), request), source)
+    assert outcome.attempt.tile == (64, 64)
+    assert not any("strips" in attempt.rung for attempt in outcome.attempts)
 
 
 def test_a_very_large_picture_reaches_the_floor() -> None:
@@ -598,10 +620,14 @@ def test_on_the_host_a_budget_is_kept_by_planning() -> None:
     torch.testing.assert_close(outcome.value, whole.value, rtol=0, atol=1e-5)
 
 
+@pytest.mark.parametrize("told", [True, False], ids=["to strips", "to tiles"])
 @pytest.mark.parametrize("estimate", [True, False], ids=["planned", "tried"])
-def test_another_program_that_takes_memory_in_the_middle_leads_to_tiles(estimate: bool) -> None:
+def test_another_program_that_takes_memory_in_the_middle_leads_on(
+    estimate: bool, told: bool
+) -> None:
     """What was planned no longer fits; the next rung is planned from what is left."""
     vae, source = toy_vae("V2"), torch.rand(1, 4, 24, 24)
+    vae = vae if told else untold(vae)
     whole = measured(vae, "decode", source)
     budget = whole.base + int(1.2 * whole.peak)
     card = virtual(budget)
@@ -615,10 +641,11 @@ def test_another_program_that_takes_memory_in_the_middle_leads_to_tiles(estimate
     with faults(card, on_allocate=greedy):
         outcome = run_checked(Job(vae, "decode", card, request), source, whole.value)
     assert (outcome.attempts[0].rung, outcome.attempts[0].outcome) == ("whole", "oom")
-    assert outcome.attempt.tile is not None
+    assert (outcome.attempt.tile is None) == told
+    assert ("strips" in outcome.attempt.rung) == told
     assert outcome.ledger["held_by_others"][0] == taken
     card.vacate(taken)
-    assert run_checked(Job(vae, "decode", card, request), source).attempt.tile is None
+    assert run_checked(Job(vae, "decode", card, request), source).attempt.rung == "whole"
 
 
 def test_a10_a_driver_that_spills_is_never_asked_to() -> None:
@@ -630,20 +657,23 @@ def test_a10_a_driver_that_spills_is_never_asked_to() -> None:
     with faults(card, spill=True):
         for estimate in (True, False):
             job = Job(vae, "decode", card, Request(budget, estimate=estimate))
-            assert run_checked(job, source, whole.value).attempt.tile is not None
+            assert "strips" in run_checked(job, source, whole.value).attempt.rung
     assert card.spilled == 0
 
 
+@pytest.mark.parametrize("told", [True, False], ids=["to strips", "to tiles"])
 @pytest.mark.parametrize("estimate", [True, False], ids=["planned", "tried"])
-def test_d04_a_limit_on_single_allocations_leads_to_tiles(estimate: bool) -> None:
+def test_d04_a_limit_on_single_allocations_leads_on(estimate: bool, told: bool) -> None:
     """There is enough memory in all, but no activation of the whole picture can be had."""
     vae, source = toy_vae("V2"), torch.rand(1, 4, 48, 48)
+    vae = vae if told else untold(vae)
     whole = measured(vae, "decode", source)
     card = virtual("64MiB")
     with faults(card, max_allocation=3 * MIB):
         job = Job(vae, "decode", card, Request(64 * MIB, estimate=estimate))
         outcome = run_checked(job, source, whole.value)
-    assert outcome.attempt.tile is not None
+    assert outcome.attempt.rung != "whole"
+    assert outcome.attempt.exact
     assert "largest single allocation" in (outcome.attempts[0].reason or "")
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tests.cases.common import measured, virtual
+from tests.cases.common import measured, untold, virtual
 from tightfit.errors import MemoryShortage
 from tightfit.plan.tilesize import parse_tile
 from tightfit.run.job import Job, Request
@@ -68,7 +68,7 @@ def test_what_others_hold_is_not_room() -> None:
 
 def test_it_believes_what_the_job_will_believe() -> None:
     """More than predicted was learnt on this card: then what the job would skip is refused."""
-    vae, source = toy_vae("V2"), torch.rand(SHAPE)
+    vae, source = untold(toy_vae("V2")), torch.rand(SHAPE)
     tile = measured(vae, "decode", source, parse_tile("64"))
     tight, known, card = Request(tile.base + 2 * tile.peak), Calibrations(), virtual(64 * MIB)
     preflight(vae, "decode", card, tight, SHAPE, calibrations=known)

@@ -12,7 +12,7 @@ import torch
 from tightfit.card import Card, Reading
 from tightfit.place import alone, placed
 from tightfit.plan.batch import MOST_AT_ONCE
-from tightfit.plan.strips.shares import ON_HOST, STRIPS
+from tightfit.plan.strips.shares import STRIPS
 from tightfit.plan.tilesize import TileWish
 from tightfit.run.advice import advice
 from tightfit.run.cancel import Cancel
@@ -122,7 +122,7 @@ class Job:
                 coming=self._coming(),
                 reserve=self.request.reserve,
                 kind=self.card.kind,
-                on_host=ways.host_bytes if ways and last.rung in (STRIPS, ON_HOST) else 0,
+                on_host=ways.host_bytes if ways and STRIPS in last.rung else 0,
             ),
             before_bytes=before.allocated,
             baseline_bytes=baseline.allocated,

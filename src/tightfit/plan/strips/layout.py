@@ -17,6 +17,7 @@ SLOTS = 2
 _SHARES = (0.3, 0.5, 0.7, 0.9)
 _RESULT_SHARE = 8
 _TRIES = 4
+_FEW = 4
 _SMALLER = 0.93
 _GROWTH = 64
 """Steps of a sixteenth: a factor of 48."""
@@ -125,6 +126,8 @@ class Laying:
 
         With `given_on_card` the input lies there already, and is none of it.
         """
+        if not self._below_ceiling(given_on_card):
+            return None
         asked = room
         for _ in range(2 * _TRIES):
             found = [self._shared(asked, share_, given_on_card) for share_ in _SHARES]
@@ -306,8 +309,10 @@ class Laying:
 
     @staticmethod
     def _some(count: int) -> list[int]:
-        """Strips that tell of all `count`: those at the edges, and inner ones."""
-        return sorted({0, min(1, count - 1), count // 2, count - 1})
+        """Strips that tell of all `count`: those at the edges, and inner ones; where there are few,
+        every one, since some have a row more than others."""
+        inner = range(0, count, max(1, count // _FEW))
+        return sorted({*inner, min(1, count - 1), count // 2, count - 1})
 
     def _peak(self, stage: Stage, count: int) -> int:
         """What the allocator takes for one strip, as far as that is known."""

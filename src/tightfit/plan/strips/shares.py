@@ -6,13 +6,19 @@ from tightfit.plan.strips.layout import Laying, Layout
 
 STRIPS = "strips"
 """As reports and plans call them."""
-ON_HOST = "strips, input on the host"
-SHARES = (0.92, 0.7, 0.5)
+SHARES = {0.92: STRIPS, 0.7: "smaller strips", 0.5: "smallest strips"}
 """Of the room, one try each: what a plan does not see takes the rest."""
+MOST = 0.92
+_ON_HOST = "{}, input on the host"
+
+
+def name_of(share: float, *, on_card: bool) -> str:
+    """The name of that try."""
+    return SHARES[share] if on_card else _ON_HOST.format(SHARES[share])
 
 
 def laid(
-    laying: Laying, room: int, *, given: int, share: float = SHARES[0], on_card: bool = True
+    laying: Laying, room: int, *, given: int, share: float = MOST, on_card: bool = True
 ) -> Layout | None:
     """The layout for a `share` of `room` bytes, where `given` bytes of input are still to come.
 
@@ -22,6 +28,6 @@ def laid(
     return laying.within(int(room * share), given_on_card=on_card)
 
 
-def taken(card_bytes: int, *, given: int, share: float = SHARES[0], on_card: bool = True) -> int:
+def taken(card_bytes: int, *, given: int, share: float = MOST, on_card: bool = True) -> int:
     """The room that a layout of `card_bytes` asks for."""
     return int(card_bytes / share) + (given if on_card else 0)

@@ -14,7 +14,7 @@ from tightfit.place.lanes import compute_of, open_lane
 from tightfit.place.streaming.host_budget import host_room
 from tightfit.place.strips.arena import HostArena
 from tightfit.plan.strips.layout import Layout
-from tightfit.plan.strips.shares import ON_HOST, SHARES, STRIPS, laid, taken
+from tightfit.plan.strips.shares import SHARES, laid, name_of, taken
 from tightfit.plan.tiles import Span
 from tightfit.run.ceiling import ceiling_of
 from tightfit.run.ladder import Rung
@@ -43,7 +43,7 @@ class StripWays:
         to_host: moves the source from the card to the host, and says how many bytes that freed.
         before_call, progress: as of the other rungs.
         say: told what users should know.
-        host_bytes: what the last try kept on the host.
+        host_bytes: what the last try keeps on the host; None before there was one.
     """
 
     vae: Vae
@@ -168,7 +168,7 @@ class _Way:
         self.ways, self.strips, self.share = ways, strips, share
         self.given_on_card = given_on_card
         self._moves = not given_on_card and ways.source_on_card
-        self.name = STRIPS if given_on_card else ON_HOST
+        self.name = name_of(share, on_card=given_on_card)
 
     @cached_property
     def layout(self) -> Layout | None:
@@ -188,14 +188,16 @@ class _Way:
         return self.strips.laying.least(given_on_card=self.given_on_card)
 
     def rung(self) -> Rung[torch.Tensor]:
-        """To be climbed."""
+        """To be climbed. Two shares that give one layout are one try."""
+        layout = self.layout
+        sizes = None if layout is None else (layout.card_bytes, layout.host_bytes, layout.seconds)
         return Rung(
             self.name,
             self._run,
             need=self._need,
             prepare=self.ways.to_host if self._moves else None,
             barred=self._barred,
-            key=(self.name, self.share),
+            key=("strips", self.given_on_card, sizes),
             error_bound=lambda: ROUNDING.get(self.ways.vae.dtype),
         )
 
