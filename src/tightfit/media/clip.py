@@ -19,7 +19,6 @@ from tightfit.media import still
 from tightfit.media.animation import animation
 from tightfit.media.background import WHITE, Colour, name_background
 from tightfit.media.files import check_readable
-from tightfit.media.film import open_film
 from tightfit.media.shots import Pixels, Source, at_rate, average_rate, steady_rate
 
 _MOST_FPS = 1000
@@ -125,6 +124,8 @@ def _open(path: Path) -> Iterator[Source]:
             return
     except UnidentifiedImageError:
         pass
+    from tightfit.media.film import open_film  # PyAV: a tensor or a still needs none
+
     with open_film(path) as source:
         yield source
 

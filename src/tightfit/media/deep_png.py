@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import av
 import numpy as np
 import numpy.typing as npt
 
@@ -25,6 +24,8 @@ def read(path: Path) -> npt.NDArray[np.uint16]:
 
     The decoder does not refuse a file that is cut off: check that with Pillow first.
     """
+    import av  # a tensor, or a still that Pillow reads, needs none
+
     try:
         with av.open(f"file:{path}", format="png_pipe") as container:
             frame = next(container.decode(video=0))

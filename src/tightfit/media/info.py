@@ -12,7 +12,6 @@ from PIL import UnidentifiedImageError
 from tightfit.media import still
 from tightfit.media.animation import animation
 from tightfit.media.files import check_readable
-from tightfit.media.film import open_film
 from tightfit.media.frame_folder import frame_paths
 from tightfit.media.shots import Source
 
@@ -52,6 +51,8 @@ def probe(path: Path) -> MediaInfo:
             width, height = still.turn_of(image, path).size(*image.size)
             return MediaInfo("picture", width, height, 1, None, still.has_alpha(image), False)
     except UnidentifiedImageError:
+        from tightfit.media.film import open_film  # PyAV: a tensor or a still needs none
+
         with open_film(path) as source:
             return _of_clip(source)
 
