@@ -227,11 +227,11 @@ def test_the_host_does_what_the_card_cannot_only_when_allowed(mini: Vae) -> None
 
 def test_a_job_that_cannot_fit_is_refused_before_the_weights_are_read() -> None:
     """The sentence has needs, room and advice; nothing was ever allocated."""
-    card = open_card("virtual:5MiB")
+    card = open_card("virtual:3MiB")
     with pytest.raises(MemoryShortage, match="Not enough memory to encode") as caught:
         encode(smooth(5, 3, 96, 96), vae=MINI, card=card)
     assert "Needs" in str(caught.value)
-    assert "can be used on virtual:5MiB" in str(caught.value)
+    assert "can be used on virtual:3MiB" in str(caught.value)
     assert "Try:" in str(caught.value)
     assert card.read().peak_allocated == 0
 

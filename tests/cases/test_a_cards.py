@@ -300,8 +300,10 @@ def test_a10_the_reserve_stays_free_too() -> None:
     assert outcome.peak_reserved_bytes <= 46 * MIB
 
 
-def test_a10_another_program_that_comes_in_between_is_seen_by_the_next_try() -> None:
+@pytest.mark.parametrize("told", [True, False], ids=["strips", "tiles"])
+def test_a10_another_program_that_comes_in_between_is_seen_by_the_next_try(told: bool) -> None:
     """The ceiling is what is free when a try begins."""
+    vae = toy_vae("V2") if told else untold(toy_vae("V2"))
     card = virtual("64MiB")
     came: list[str] = []
 
@@ -311,10 +313,11 @@ def test_a10_another_program_that_comes_in_between_is_seen_by_the_next_try() -> 
             card.occupy(40 * MIB)
 
     with faults(card, spill=True, on_allocate=arrive):
-        job = Job(untold(toy_vae("V2")), "decode", card, Request(CARD, estimate=False))
+        job = Job(vae, "decode", card, Request(CARD, estimate=False))
         outcome = run_checked(job, latent(80), reference(80))
     assert came
-    assert [attempt.outcome for attempt in outcome.attempts[:2]] == ["oom", "oom"]
+    assert outcome.attempts[0].outcome == "oom"
+    assert len(outcome.attempts) > 1
     assert all((attempt.peak_reserved_bytes or 0) <= 24 * MIB for attempt in outcome.attempts[1:])
 
 

@@ -37,10 +37,10 @@ def latent(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("extra", [[], ["--no-estimate"]], ids=["planned", "tried"])
-def test_c05_a_job_of_30_frames_in_tiles_is_one_info_line(
+def test_c05_a_job_of_30_frames_that_falls_back_is_one_info_line(
     extra: list[str], latent: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Not one for each frame or tile: complete, in which tiles, why; exit 0; the report agrees."""
+    """Not one for each frame or strip: complete, in what, why; exit 0; the report agrees."""
     film, report = tmp_path / "out.mp4", tmp_path / "r.json"
     code = run(
         ["decode", str(latent), "-o", str(film), "--vae", PICTURES]
@@ -50,7 +50,10 @@ def test_c05_a_job_of_30_frames_in_tiles_is_one_info_line(
     (notice,) = capsys.readouterr().err.splitlines()
     done = json.loads(report.read_text())
     last = done["attempts"][-1]
-    assert (last["outcome"], last["tile"] is not None) == ("ok", True)
+    assert (last["outcome"], last["tile"]) == ("ok", None)
+    assert "strips" in last["rung"]
+    assert done["exact"]
+    assert done["error_bound"] == 1e-5
     assert notice.startswith("info: ")
     assert f"decoded in {last['rung']}, complete" in notice
     assert ("ran out of memory" if extra else "did not fit") in notice

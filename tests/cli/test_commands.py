@@ -274,7 +274,7 @@ def test_an_old_file_is_replaced_only_on_success(clip: Path, tmp_path: Path) -> 
     latent = tmp_path / "z.safetensors"
     latent.write_bytes(b"old")
     common = ["encode", str(clip), "-o", str(latent), "--vae", WAN, "-q", "--card"]
-    assert run([*common, "virtual:6MiB"]) == 3
+    assert run([*common, "virtual:1MiB"]) == 3
     assert latent.read_bytes() == b"old"
     assert run([*common, "virtual:1GiB"]) == 0
     assert load_latent(latent).latent.shape == (1, 16, 2, 12, 16)

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from tightfit.adapters.calls import call_of, passes_of
+from tightfit.adapters.diffusers_vae import adapt
 from tightfit.adapters.parts import (
     DECODE,
     DENOISE,
@@ -28,7 +29,10 @@ from tightfit.run.dry_gauge import DryGauge, sizes_for_lines
 from tightfit.run.planning.gauge import Gauge, NoGauge, TableGauge
 from tightfit.run.planning.model import Model, Shape, whole_call
 from tightfit.run.planning.steps import ANY, Steps
+from tightfit.run.planning.strips import StripsGauge, StripsTold
 from tightfit.run.planning.weighed import Weighed, cast_notes, compute_dtype, in_order
+from tightfit.run.strips.plans import Asked, strips_of
+from tightfit.run.strips.scratch import scratch_of
 from tightfit.settings import Settings
 from tightfit.weigh import weight_bytes
 from tightfit.weigh.blocks import Weights
@@ -133,7 +137,8 @@ def gauges_of(
             notes=said,
         )
         notes += said
-        gauged.append(replace(model, gauge=gauge))
+        strips = _strips(part, module, model.stage, getattr(torch, model.dtype), card)
+        gauged.append(replace(model, gauge=gauge, strips=strips))
     return tuple(gauged), tuple(dict.fromkeys(notes))
 
 
@@ -192,7 +197,41 @@ def _models(
             staying=tuple(staying.items()),
             dtype=chosen,
             steps=steps_of_part(part),
+            strips=None
+            if module is None
+            else _strips(part, module, stage, getattr(torch, chosen), card),
         )
+
+
+def _strips(
+    part: Part, module: nn.Module, stage: str, dtype: torch.dtype, card: Outlook
+) -> StripsGauge | None:
+    """How a VAE runs in strips; not on a card that is the host."""
+    if part.stage != DECODE or card.kind == "cpu":
+        return None
+
+    def told(item: Size) -> StripsTold | None:
+        vae = adapt(module)
+        traits, decodes = vae.traits, stage == DECODE
+        samples = (item.frames, item.height, item.width)[-traits.axes :]
+        sizes = traits.latent_sizes(samples) if decodes else samples
+        channels = traits.latent_channels if decodes else traits.channels
+        shape = (1, channels, *sizes)
+        asked = Asked(
+            name=stage,
+            shape=shape,
+            dtype=dtype,
+            device=torch.device("meta"),
+            scratch=scratch_of("cuda" if card.scratch else card.kind),
+            allocator="exact",
+        )
+        call = vae.decode if decodes else vae.encode
+        strips = strips_of(module, call, asked, reset=vae.reset)
+        if isinstance(strips, str):
+            return None
+        return StripsTold(strips.laying, torch.Size(shape).numel() * dtype.itemsize)
+
+    return StripsGauge(told)
 
 
 def _learnt(part: Part, module: nn.Module, stage: str, dtype: str, card: Outlook) -> Calibration:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from tightfit.plan.figure import NOTHING, UNKNOWN, Figure
@@ -77,6 +78,9 @@ class Way:
         slack: reserved less allocated at the peak.
         exact: differs from whole by rounding alone.
         host: what it keeps in host memory meanwhile.
+        cut: of a way that takes as much as there is: the way for so many bytes, or what it takes at
+            least where it does not fit in them; None where there is no such way after all. It may
+            take long, and is asked only where nothing before it in the ladder fits.
     """
 
     name: str
@@ -85,6 +89,7 @@ class Way:
     slack: Figure = NOTHING
     exact: bool = True
     host: Figure = NOTHING
+    cut: Callable[[int], Way | None] | None = field(default=None, compare=False, repr=False)
 
 
 @dataclass(frozen=True)

@@ -42,7 +42,7 @@ class StagePlan:
     Attributes:
         demand: what it was made for.
         way: the first that fits; the last, where none does.
-        ways: all of them, in order.
+        ways: in order; without those that are worked out only where nothing before them fits.
         residency: None where none fits.
         ledger: of the peak; where none fits, of the least it would take.
         room: bytes that were there for it.
@@ -129,11 +129,19 @@ def plan_stage(
     demand = outline.demand
     room = max(0, supply.room - idle)
     option = least_option(outline.resident, outline.streamed, mode=mode)
-    needs = []
-    for way in demand.ladder:
+    needs: list[WayNeed] = []
+    for offered in demand.ladder:
+        way: Way | None = offered
+        if offered.cut is not None:
+            if any(need.fits for need in needs):
+                continue
+            way = offered.cut(room - option.least - working_bytes(demand, None))
+        if way is None:
+            continue
         working = working_bytes(demand, way)
         least = option.least + working
-        needs.append(WayNeed(way, least, outline.resident.least + working, least <= room))
+        fits = least <= room and _on_host(way, supply)
+        needs.append(WayNeed(way, least, outline.resident.least + working, fits))
     chosen = next((need for need in needs if need.fits), needs[-1])
     residency = None
     if chosen.fits:
@@ -158,10 +166,18 @@ def plan_stage(
     return replace(plan, hides_copies=_hiding(outline, supply, plan, mode))
 
 
-def working_bytes(demand: Demand, way: Way) -> int:
-    """What is taken beside weights, ring and conversion, as far as it is known."""
-    figures = (way.activations, way.workspace, way.slack, demand.scratch)
+def working_bytes(demand: Demand, way: Way | None) -> int:
+    """What is taken beside weights, ring and conversion, as far as it is known; without a `way`,
+    what every one takes."""
+    figures = [demand.scratch]
+    if way is not None:
+        figures += [way.activations, way.workspace, way.slack]
     return demand.inputs + sum(figure.known for figure in figures)
+
+
+def _on_host(way: Way, supply: Supply) -> bool:
+    """Whether the host has room for what `way` keeps there."""
+    return supply.host is None or way.host.known <= supply.host.room
 
 
 def _first_way(needs: Sequence[WayNeed], room: int) -> Way | None:

@@ -66,7 +66,7 @@ def _demand(model: Model, size: Size, card: Outlook, tile: TileWish, name: str) 
 
 
 def _ways(model: Model, whole: Size, card: Outlook, wish: TileWish) -> Iterator[Way]:
-    """As a job climbs its ladder: everything, one item at a time, then tiles of one item.
+    """As a job climbs its ladder: everything, one item at a time, in strips, then in tiles.
 
     A tile that was asked for comes first, unless it covers everything.
     """
@@ -76,6 +76,8 @@ def _ways(model: Model, whole: Size, card: Outlook, wish: TileWish) -> Iterator[
         yield _way("whole", model.gauge.at(whole, allocator=card.allocator), card)
         if whole != one:
             yield _way("batch of 1", model.gauge.at(one, allocator=card.allocator), card)
+        if model.strips is not None:
+            yield model.strips.way(one, card, slack=SLACK.get(card.allocator, 0.0))
     if not model.tiles or wish.mode == "off":
         return
     for tile in tiles_of(model.steps, one, wish):

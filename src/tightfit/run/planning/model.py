@@ -11,6 +11,7 @@ from tightfit.plan.batch import MOST_AT_ONCE
 from tightfit.plan.size import Size
 from tightfit.run.planning.gauge import Gauge
 from tightfit.run.planning.steps import ANY, Steps
+from tightfit.run.planning.strips import StripsGauge
 from tightfit.weigh.blocks import Weights
 
 ENCODERS = ("encode text", "encode image")
@@ -52,6 +53,7 @@ class Model:
         staying: blocks that cannot be streamed, with the reason.
         dtype: what it computes in, by the names of torch.
         steps: the sizes that it takes.
+        strips: tells how it is run in strips; None is not known, or that it is not.
     """
 
     name: str
@@ -64,6 +66,7 @@ class Model:
     staying: tuple[tuple[str, str], ...] = ()
     dtype: str = "bfloat16"
     steps: Steps = ANY
+    strips: StripsGauge | None = None
 
     def whole(self, size: Size) -> Size:
         """What the largest call of this stage is about, in a job of `size`."""

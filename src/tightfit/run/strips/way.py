@@ -76,7 +76,7 @@ class StripWays:
             way = _Way(self, strips, share, given_on_card=True)
             yield way.rung()
             if way.layout is None:
-                break  # less of the room does not do either
+                break
         for share in SHARES:
             way = _Way(self, strips, share, given_on_card=False)
             if way.layout is None:
