@@ -25,7 +25,8 @@ def networks(draw: st.DrawFn) -> Network:
 
     def step(kind: Kind, uses: list[Use], value: int, scratch: float = 0.0) -> None:
         flops = draw(st.integers(0, 10**9))
-        steps.append(Step(kind, tuple(uses), (value,), scratch, flops))
+        spare = (draw(st.integers(0, 2)), draw(st.integers(0, 2)))
+        steps.append(Step(kind, tuple(uses), (value,), scratch, flops, spare))
 
     constant = made(0, 300)
     steps.append(Step(Kind.CONSTANT, (), (constant,)))

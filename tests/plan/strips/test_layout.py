@@ -198,9 +198,9 @@ def test_the_least_room_is_enough_and_little_less_is_not(network: Network) -> No
         assert laying.within(least * 7 // 8) is None
 
 
-@given(networks(), st.integers(1, 30))
+@given(networks(), st.integers(1, 7))
 def test_what_was_looked_at_stands_for_all_strips(network: Network, count: int) -> None:
-    """A stage is weighed by four of its strips: none of the others takes much more."""
+    """A stage of few strips is weighed by all of them, one of many by some."""
     laying = _laying(network)
     for stage in staged(network).stages:
         if not stage.in_strips:

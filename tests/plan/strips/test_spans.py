@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from tests.plan.strips.networks import networks
 from tightfit.plan.strips.network import Kind, Network
+from tightfit.plan.strips.shelf import rounded
 from tightfit.plan.strips.spans import Strip, strip_of, taken, work
 from tightfit.plan.strips.stages import Stage, staged
 
@@ -67,7 +68,10 @@ def _brute(network: Network, stage: Stage, strip: Strip) -> int:
         for value in (*reads, *step.makes):
             span = strip.spans.get(value)
             if span is not None:
-                size = extents[value].of(span[1] - span[0])
+                edge = max(1, step.spare[1])
+                more = step.spare[span[0] < edge or extents[value].rows - span[1] < edge]
+                whole = span[1] - span[0] == extents[value].rows or value not in step.makes
+                size = rounded(extents[value].of(span[1] - span[0] + (0 if whole else more)))
                 born.setdefault(extents[value].memory, (at, size))
                 dies.setdefault(extents[value].memory, at)
     for value in stage.keeps:

@@ -143,6 +143,21 @@ def test_what_depends_on_no_input_is_constant_and_the_rest_is_not() -> None:
     assert torch.equal(replay(graph, module, x), call(x))
 
 
+@pytest.mark.parametrize("value", [0, 1, 2.5])
+def test_what_takes_only_a_type_of_its_input_is_constant(value: float) -> None:
+    """Zeros, ones, and any other value, as they are made for what lies before the first frame."""
+
+    def call(x: torch.Tensor) -> torch.Tensor:
+        made = {0: x.new_zeros(2, 3), 1: x.new_ones(2, 3)}.get(value, x.new_full((2, 3), value))
+        return torch.cat([made, x])
+
+    graph = _recorded(call, (4, 3))
+    assert [node.constant for node in graph.nodes] == [True, False]
+    assert graph.nodes[0].reads == ()
+    x = torch.randn(4, 3)
+    assert torch.equal(replay(graph, nn.Module(), x), call(x))
+
+
 def test_what_does_not_lead_to_the_result_is_left_out() -> None:
     """However much it is."""
 

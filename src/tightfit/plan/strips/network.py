@@ -45,6 +45,7 @@ class Step:
         makes: numbers of what it makes.
         scratch: bytes it takes beside, for each byte that it reads and makes.
         flops: in all, one multiply-add as two.
+        spare: rows that it makes beside those that are wanted: of any strip, and of one at an edge.
     """
 
     kind: Kind
@@ -52,6 +53,7 @@ class Step:
     makes: tuple[int, ...]
     scratch: float = 0.0
     flops: int = 0
+    spare: tuple[int, int] = (0, 0)
 
 
 @dataclass(frozen=True, slots=True)

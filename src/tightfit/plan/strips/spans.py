@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from tightfit.plan.strips.network import Kind, Network, Step
 from tightfit.plan.strips.reach import share
+from tightfit.plan.strips.shelf import rounded
 from tightfit.plan.strips.stages import Stage
 
 Span = tuple[int, int]
@@ -97,11 +98,11 @@ def taken(network: Network, stage: Stage, strip: Strip) -> Taken:
     moves: list[tuple[int, int]] = []
     now = peak = beside = 0
 
-    def come(value: int) -> None:
+    def come(value: int, spare: tuple[int, int] = (0, 0)) -> None:
         nonlocal now
         span, memory = strip.spans.get(value), extents[value].memory
         if span is not None and memory not in live:
-            live[memory] = extents[value].of(span[1] - span[0])
+            live[memory] = rounded(extents[value].of(_height(span, extents[value].rows, spare)))
             now += live[memory]
             moves.append((memory, live[memory]))
 
@@ -111,7 +112,7 @@ def taken(network: Network, stage: Stage, strip: Strip) -> Taken:
             if use.value in loaded:
                 come(use.value)
         for value in step.makes:
-            come(value)
+            come(value, step.spare)
         beside = _beside(network, step, strip)
         if beside:
             moves.extend(((_SCRATCH, beside), (_SCRATCH, 0)))
@@ -130,6 +131,15 @@ def taken(network: Network, stage: Stage, strip: Strip) -> Taken:
         max((_size(network, value, strip.own.get(value)) for value in stage.keeps), default=0),
         tuple(moves),
     )
+
+
+def _height(span: Span, rows: int, spare: tuple[int, int]) -> int:
+    """Rows of memory behind those of `span`."""
+    height = span[1] - span[0]
+    if height == rows:
+        return height
+    near = max(1, spare[1])
+    return height + spare[span[0] < near or span[1] > rows - near]
 
 
 def _size(network: Network, value: int, span: Span | None) -> int:

@@ -47,6 +47,8 @@ class Part:
         run: does it. Of `Kind.SUMS`, on each strip; `finish` then makes one of the results.
         finish: of `Kind.SUMS` alone.
         flops: in all.
+        weight: shape of the first weight that it reads.
+        spare: rows that it makes beside those that are wanted: of any strip, and of one at an edge.
     """
 
     name: str
@@ -58,3 +60,4 @@ class Part:
     finish: Callable[[Sequence[Sequence[torch.Tensor]]], torch.Tensor] | None = None
     flops: int = 0
     weight: tuple[int, ...] = field(default=())
+    spare: tuple[int, int] = (0, 0)

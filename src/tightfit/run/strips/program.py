@@ -128,5 +128,5 @@ def _network(
         made = sum(extents[number].bytes for number in part.makes)
         read = extents[part.needs[0].value].bytes if part.needs else 0
         beside = scratch(part, read, made) if part.kind is not Kind.SUMS else 0.0
-        steps.append(Step(part.kind, uses, part.makes, beside, part.flops))
+        steps.append(Step(part.kind, uses, part.makes, beside, part.flops, part.spare))
     return Network(tuple(steps), tuple(extents), graph.given, graph.result)

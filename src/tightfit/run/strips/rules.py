@@ -365,17 +365,19 @@ def _pad(seen: Seen) -> Part | None:
         tensors: Sequence[torch.Tensor], rows: Span, given: Sequence[Span]
     ) -> Sequence[torch.Tensor]:
         (begin, end), (low, _), strip = rows, given[0], tensors[0]
+        above = max(0, min(end, top) - begin)
+        below = max(0, end - max(begin, rows_in + top))
+        every = list(rest)
+        if above or below:
+            every[at : at + 2] = [above, below]
         if mode == "constant_pad_nd":
-            above = max(0, min(end, top) - begin)
-            below = max(0, end - max(begin, rows_in + top))
-            inside = end - begin - above - below
-            strip = strip.narrow(axis, 0, inside)
-            every = list(rest)
-            if above or below:
-                every[at : at + 2] = [above, below]
+            strip = strip.narrow(axis, 0, end - begin - above - below)
             return [functional.pad(strip, every, value=fill) if any(every) else strip]
+        if mode.startswith("replication"):
+            made = seen.node.func(strip, every) if any(every) else strip
+            return [made.narrow(axis, 0, end - begin)]
         if top or bottom:
-            wanted = [_folded(row - top, rows_in, mode) - low for row in range(begin, end)]
+            wanted = [_folded(row - top, rows_in) - low for row in range(begin, end)]
             if wanted != list(range(strip.shape[axis])):
                 index = torch.tensor(wanted, device=strip.device)
                 strip = strip.index_select(axis, index)
@@ -384,10 +386,8 @@ def _pad(seen: Seen) -> Part | None:
     return seen.part([Need(seen.source, axis, reach)], axis, run)
 
 
-def _folded(row: int, rows: int, mode: str) -> int:
-    """The row that stands for `row`, which may lie outside."""
-    if mode.startswith("replication"):
-        return min(max(row, 0), rows - 1)
+def _folded(row: int, rows: int) -> int:
+    """The row that is reflected at `row`, which may lie outside."""
     row = abs(row)
     return row if row < rows else 2 * (rows - 1) - row
 
@@ -410,7 +410,7 @@ def _convolution(seen: Seen) -> Part | None:
     step, edge, apart = pick
     size = weight[axis]
     spread = (size - 1) * apart
-    rows_in = shape[axis]
+    rows_in, rows_out = shape[axis], seen.made[axis]
     both = [list(padding) * (len(shape) - 2) if len(padding) == 1 else list(padding)][0]
     without = [0 if place == at else one for place, one in enumerate(both)]
     head, tail = seen.node.args[:3], (dilation, False, extra, groups)
@@ -429,7 +429,9 @@ def _convolution(seen: Seen) -> Part | None:
             made = seen.called(tensors, args)
             return [made.narrow(axis, begin - (low * step - edge), end - begin)]
 
-        return seen.part(seen.others(Need(seen.source, axis, reach)), axis, backwards)
+        more = (before + reach.after + 2) * step + spread
+        part = seen.part(seen.others(Need(seen.source, axis, reach)), axis, backwards)
+        return replace(part, spare=(more, more))
 
     reach = Reach(up=step, before=edge, after=spread + 1 - step - edge)
 
@@ -443,17 +445,16 @@ def _convolution(seen: Seen) -> Part | None:
         below = max(0, (end - 1) * step + spread + 1 - edge - rows_in)
         if not above and not below:
             return [seen.called(tensors, (*head, stride, without, *tail))]
-        if above == edge and (below == edge or step == 1):
+        if step == 1 or above == below == edge:
             made = seen.called(tensors, (*head, stride, both, *tail))
-            return [made.narrow(axis, 0, end - begin)]
-        if step == 1 and below == edge:
-            made = seen.called(tensors, (*head, stride, both, *tail))
-            return [made.narrow(axis, made.shape[axis] - (end - begin), end - begin)]
+            first = 0 if above else rows_out - made.shape[axis]
+            return [made.narrow(axis, begin - first, end - begin)]
         sides = [0, 0] * (len(shape) - 1 - axis) + [above, below]
         padded = functional.pad(tensors[0], sides)
         return [seen.called([padded, *tensors[1:]], (*head, stride, without, *tail))]
 
-    return seen.part(seen.others(Need(seen.source, axis, reach)), axis, run)
+    part = seen.part(seen.others(Need(seen.source, axis, reach)), axis, run)
+    return replace(part, spare=(0, 2 * edge if step == 1 else 0))
 
 
 def _pool(seen: Seen) -> Part | None:
@@ -487,7 +488,8 @@ def _nearest(seen: Seen) -> Part | None:
         larger = functional.interpolate(tensors[0], size=sizes, mode=mode)
         return [larger.narrow(axis, begin - low * times, end - begin)]
 
-    return seen.part([Need(seen.source, axis, Reach(down=times))], axis, run)
+    part = seen.part([Need(seen.source, axis, Reach(down=times))], axis, run)
+    return replace(part, spare=(2 * (times - 1), times - 1))
 
 
 def _shuffle(seen: Seen) -> Part | None:
@@ -504,7 +506,8 @@ def _shuffle(seen: Seen) -> Part | None:
         made = seen.called(tensors)
         return [made.narrow(axis, rows[0] - given[0][0] * times, rows[1] - rows[0])]
 
-    return seen.part([Need(seen.source, axis, Reach(down=times))], axis, run)
+    part = seen.part([Need(seen.source, axis, Reach(down=times))], axis, run)
+    return replace(part, spare=(2 * (times - 1), times - 1))
 
 
 # --- over other axes ---

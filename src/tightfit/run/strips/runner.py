@@ -127,12 +127,11 @@ class Runner:
 
     def _bring(self, source: torch.Tensor) -> None:
         given = self.program.network.given
+        if self.packed and source.dim() == _PICTURE and source.shape[1] > 1:
+            self._channels_last.add(given)
         rows = (0, self.program.network.extents[given].rows)
         if (given, 0) not in self.layout.offsets:
-            brought = source.to(self.device)
-            if self.packed and brought.dim() == _PICTURE:
-                brought = brought.to(memory_format=torch.channels_last)
-            self._kept[given] = {0: Chunk(rows, brought)}
+            self._kept[given] = {0: Chunk(rows, source.to(self.device))}
             return
         order = self._order(given)
         place = self.host(self.layout.offsets[given, 0], order.lying(rows[1]), order.dtype)
@@ -178,7 +177,8 @@ class Runner:
         for chunk, (begin, end) in parts:
             assert chunk.tensor is not None
             pieces.append(_narrowed(chunk.tensor, axis, begin - chunk.rows[0], end - begin))
-        if len(pieces) == 1:
+        packed = value not in self._channels_last or pieces[0].stride(1) == 1
+        if len(pieces) == 1 and packed:
             return pieces[0]
         first = parts[0][1][0]
         joined = self._empty(value, parts[-1][1][1] - first)

@@ -63,6 +63,12 @@ class _Books(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self, func: Any, args: Any, kwargs: Any, result: Any, *, flops: int = 0, name: str = ""
     ) -> None:
         """Write down an operator and what it made."""
+        if (
+            getattr(func, "overloadpacket", None) in _FRESH
+        ):  # of what they are given they take nothing but type and place
+            value = args[2] if len(args) > 2 else _FRESH[func.overloadpacket]
+            kwargs = {"dtype": result.dtype, "device": result.device}
+            func, args = torch.ops.aten.full.default, (list(result.shape), value)
         args, kwargs = (
             self._numbered(tuple(args)),
             {k: self._numbered(v) for k, v in kwargs.items()},
@@ -134,6 +140,14 @@ class _Books(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _write(self, number: int) -> None:
         """What shares memory with value `number` must not be read any more."""
         self._written[self._values[number].storage] = len(self._values)
+
+
+_FRESH: dict[Any, int] = {
+    torch.ops.aten.new_zeros: 0,
+    torch.ops.aten.new_ones: 1,
+    torch.ops.aten.new_full: 0,
+}
+"""Operators that make something of one value, and which."""
 
 
 def _refs(value: Any) -> list[int]:
