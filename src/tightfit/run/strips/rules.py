@@ -418,7 +418,8 @@ def _convolution(seen: Seen) -> Part | None:
     if transposed:
         ends = list(extra) * (len(shape) - 2) if len(extra) == 1 else list(extra)
         before = -(-max(spread - edge, 0) // step)
-        reach = Reach(down=step, before=before, after=-(-edge // step))
+        gap = max(0, step - 1 - spread)  # rows behind a window that nothing reaches
+        reach = Reach(down=step, before=before, after=-(-(edge + gap) // step))
 
         def backwards(
             tensors: Sequence[torch.Tensor], rows: Span, given: Sequence[Span]
@@ -438,7 +439,6 @@ def _convolution(seen: Seen) -> Part | None:
     def run(
         tensors: Sequence[torch.Tensor], rows: Span, given: Sequence[Span]
     ) -> Sequence[torch.Tensor]:
-        del given
         begin, end = rows
         low = begin * step - edge
         above = max(0, -low)
@@ -451,7 +451,10 @@ def _convolution(seen: Seen) -> Part | None:
             return [made.narrow(axis, begin - first, end - begin)]
         sides = [0, 0] * (len(shape) - 1 - axis) + [above, below]
         padded = functional.pad(tensors[0], sides)
-        return [seen.called([padded, *tensors[1:]], (*head, stride, without, *tail))]
+        beyond = max(0, low - given[0][0])  # where a window sees nothing but padding
+        padded = padded.narrow(axis, beyond, padded.shape[axis] - beyond)
+        made = seen.called([padded, *tensors[1:]], (*head, stride, without, *tail))
+        return [made.narrow(axis, 0, end - begin)]
 
     part = seen.part(seen.others(Need(seen.source, axis, reach)), axis, run)
     return replace(part, spare=(0, 2 * edge if step == 1 else 0))
