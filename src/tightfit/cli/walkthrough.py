@@ -48,13 +48,12 @@ def walk_through(clip: Path, out: Path, *, frames: str | None, width: int, say: 
     vae = load_vae(find_vae(_VAE))
     pixels = _shrunk(clip, frames, width)
     count, _, height, length = pixels.shape
-    size, whole, tile = _card_size(vae, pixels)
+    size, whole = _card_size(vae, pixels)
     many = "frame" if count == 1 else "frames"
     step(1, f"{clip.name}: {count} {many}, scaled to {length}x{height}")
     step(
         2,
-        f"a virtual card of {format_bytes(size)}: the whole clip needs {format_bytes(whole)}, "
-        f"one tile {format_bytes(tile)}",
+        f"a virtual card of {format_bytes(size)}: the whole clip needs {format_bytes(whole)}",
     )
     card = open_card(f"virtual:{size}B")
     watching = Watching()
@@ -68,6 +67,7 @@ def walk_through(clip: Path, out: Path, *, frames: str | None, width: int, say: 
                 f"peak {format_bytes(attempt['peak_bytes'])}"
             )
         )
+    say.print(escape(f"     {_how_close(done.report)}"))
     say.print()
     for line in chart(watching.recorder.events(), budget=size):
         say.print(escape(line))
@@ -109,8 +109,8 @@ def _shrunk(clip: Path, frames: str | None, width: int) -> torch.Tensor:
     return torch.nn.functional.interpolate(pixels, (height, width), mode="area")
 
 
-def _card_size(vae: Vae, pixels: torch.Tensor) -> tuple[int, int, int]:
-    """A card for one tile but not for the clip: its size, and both needs, weights included."""
+def _card_size(vae: Vae, pixels: torch.Tensor) -> tuple[int, int]:
+    """A card for half of the clip and not for all of it: its size, and what the clip needs."""
     source, _ = to_source(pixels, vae.traits)
     job = Job(vae, "encode", open_card("virtual:1TiB"), Request(2**40, estimate=False))
     ways = job.rungs(torch.empty_like(source, device="meta")).in_order(None)
@@ -122,7 +122,19 @@ def _card_size(vae: Vae, pixels: torch.Tensor) -> tuple[int, int, int]:
     size = -(-int((held + tile) * _ROOM_FOR_ONE_TILE) // MIB) * MIB
     if held + whole <= size:
         raise InputError("The input is too small to run out of memory: give a larger --input.")
-    return size, held + whole, held + tile
+    return size, held + whole
+
+
+def _how_close(report: Report) -> str:
+    """Whether the result is that of a whole run, and where the rest lay meanwhile."""
+    if not report.exact:
+        return "close to a whole run, but not the same: each tile sees only its own surroundings"
+    text = (
+        "exact: every strip of rows has the rows around it, so only rounding differs from a whole"
+    )
+    line = report.ledger.get("host_activations") or {}
+    kept = line.get("bytes")
+    return f"{text}; {format_bytes(kept)} lay in the host's memory" if kept else text
 
 
 def _last(report: Report) -> str:

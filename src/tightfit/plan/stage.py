@@ -133,16 +133,16 @@ def plan_stage(
     for offered in demand.ladder:
         way: Way | None = offered
         if offered.cut is not None:
-            if any(need.fits for need in needs):
+            if any(need.fits and _on_host(need.way, supply) for need in needs):
                 continue
             way = offered.cut(room - option.least - working_bytes(demand, None))
         if way is None:
             continue
         working = working_bytes(demand, way)
         least = option.least + working
-        fits = least <= room and _on_host(way, supply)
-        needs.append(WayNeed(way, least, outline.resident.least + working, fits))
-    chosen = next((need for need in needs if need.fits), needs[-1])
+        needs.append(WayNeed(way, least, outline.resident.least + working, least <= room))
+    fitting = [need for need in needs if need.fits] or needs[-1:]
+    chosen = next((need for need in fitting if _on_host(need.way, supply)), fitting[0])
     residency = None
     if chosen.fits:
         residency = _settled(outline, supply, room - working_bytes(demand, chosen.way), mode)
