@@ -255,6 +255,25 @@ def test_t20_a_whole_run_that_overflows_is_run_again_too() -> None:
     assert any("redone in float32" in note for note in outcome.adjusted)
 
 
+def test_t20_strips_that_overflow_are_run_again_in_float32_too() -> None:
+    """Neither the whole nor its float32 fits; strips of both do."""
+    vae, source = overflowing()
+    whole = measured(vae, "decode", source * 0)
+    budget = whole.base + int(whole.peak * 0.7)
+    request = Request(budget, wish=parse_tile("off"))
+    outcome = run_checked(Job(vae, "decode", virtual(budget), request), source)
+    assert "strips" in outcome.attempt.rung
+    assert torch.isfinite(outcome.value).all()
+    assert outcome.value.dtype == torch.float16
+    said = [note for note in outcome.adjusted if "not finite" in note]
+    assert len(said) == 1
+    assert said[0].endswith("came out not finite in float16: redone in float32")
+    vae.module.float()
+    wide = vae.decode(source.float())
+    off = (outcome.value.float() - wide).square().mean().sqrt() / wide.square().mean().sqrt()
+    assert off <= 1e-2
+
+
 def test_t20_without_room_for_a_wider_dtype_smaller_tiles_are_tried() -> None:
     """What is run again needs twice the bytes; a tile of which that fits comes later."""
     vae, source = overflowing()

@@ -16,6 +16,7 @@ from torch import nn
 from tightfit.errors import UsageError
 from tightfit.plan.tiles import Axis, Edge, Scale, Track
 from tightfit.plan.tilesize import Tile, wished_tile
+from tightfit.run.cutting import Cutting
 from tightfit.run.edges import THICK, Probe, on_the_host
 from tightfit.run.estimate import Estimator
 from tightfit.run.job import Job
@@ -136,38 +137,48 @@ class ConvolutionalJob(Job):
         return _Rungs(**own, shape=self.shape)
 
 
+@dataclass(frozen=True)
+class _Cutting(Cutting):
+    """In steps of the source, as was measured."""
+
+    measured: Shape
+
+    @property
+    def axes(self) -> tuple[Axis, ...]:
+        """Of the source, in steps."""
+        step = self.measured.step
+        return tuple(Axis(size // step, step) for size in self.shape[2:])
+
+    @property
+    def tracks(self) -> tuple[Track, ...]:
+        """From the source to the result."""
+        read = Scale(self.measured.step)
+        axes = zip(self.axes, self.measured.writes, strict=True)
+        return tuple(Track(axis.length, read, write) for axis, write in axes)
+
+    def edges(self, sizes: tuple[int, ...]) -> tuple[Edge | None, ...]:
+        """The same for tiles of any size."""
+        del sizes
+        return self.measured.edges
+
+
 @dataclass
 class _Rungs(VaeRungs):
     shape: Shape | None = None
 
     @property
-    def _shape(self) -> Shape:
+    def cutting(self) -> Cutting:
+        """Where tiles are cut."""
         assert self.shape is not None
-        return self.shape
-
-    @property
-    def axes(self) -> tuple[Axis, ...]:
-        """Of the source, in steps."""
-        step = self._shape.step
-        return tuple(Axis(size // step, step) for size in self.source.shape[2:])
-
-    @property
-    def tracks(self) -> tuple[Track, ...]:
-        """From the source to the result."""
-        read = Scale(self._shape.step)
-        axes = zip(self.axes, self._shape.writes, strict=True)
-        return tuple(Track(axis.length, read, write) for axis, write in axes)
-
-    def _edges(self, sizes: tuple[int, ...]) -> tuple[Edge | None, ...]:
-        del sizes
-        return self._shape.edges
+        return _Cutting(self.vae, self.direction, tuple(self.source.shape), self.wish, self.shape)
 
     def _in_reach(
         self, tiles: tuple[tuple[int, ...], ...], room: Callable[[], int] | None
     ) -> Iterator[tuple[int, ...]]:
         """Without those too small to hold what their neighbours need of them."""
+        cutting = self.cutting
         held = tuple(
-            sizes for sizes in tiles if self._covers(self._tile(sizes), self._edges(sizes))
+            sizes for sizes in tiles if cutting.covers(cutting.tile(sizes), cutting.edges(sizes))
         )
         if held:
             yield from super()._in_reach(held, room)

@@ -9,19 +9,16 @@ from math import prod
 import torch
 
 from tightfit.plan.batch import MOST_AT_ONCE
-from tightfit.plan.tiles import Axis, Edge, Track
+from tightfit.plan.tiles import Axis, Edge
 from tightfit.plan.tilesize import (
-    FLOOR,
-    Need,
     Tile,
     TileWish,
     overlap_notes,
-    overlapped,
     smaller_tiles,
     wished_tile,
 )
 from tightfit.run.ceiling import Outputs, ceiling_of
-from tightfit.run.edges import tracks_of, vae_edges
+from tightfit.run.cutting import Cutting
 from tightfit.run.estimate import Estimator
 from tightfit.run.ladder import Rung
 from tightfit.run.overflow import pieces_of
@@ -84,13 +81,9 @@ class VaeRungs:
     _fell: int = 0
 
     @property
-    def axes(self) -> tuple[Axis, ...]:
-        """The latent's axes behind batch and channels."""
-        traits = self.vae.traits
-        sizes = tuple(self.source.shape[2:])
-        return traits.latent_axes(
-            traits.latent_sizes(sizes) if self.direction == "encode" else sizes
-        )
+    def cutting(self) -> Cutting:
+        """Where tiles are cut."""
+        return Cutting(self.vae, self.direction, tuple(self.source.shape), self.wish)
 
     @property
     def batch(self) -> int:
@@ -108,7 +101,7 @@ class VaeRungs:
         are left out; the smallest never is. After a try that was predicted to fit and did not,
         the smallest tile is run once to measure what the dry run does not see.
         """
-        axes = self.axes
+        axes = self.cutting.axes
         uncut = tuple(axis.length for axis in axes)
         wished: tuple[int, ...] | None = None
         if self.wish.mode == "size":
@@ -157,11 +150,11 @@ class VaeRungs:
             return
         self._may_probe = False
         sizes = list(
-            smaller_tiles(self.axes, start=None, time=self.vae.traits.tiles_time, fine=True)
+            smaller_tiles(self.cutting.axes, start=None, time=self.vae.traits.tiles_time, fine=True)
         )
         if not sizes or (failed is not None and prod(failed) <= prod(sizes[-1])):
             return
-        shape = self._read(sizes[-1])
+        shape = self.cutting.read(sizes[-1])
         learn = self._told(shape, piece=True)
 
         def run() -> torch.Tensor:
@@ -176,7 +169,7 @@ class VaeRungs:
                 self.probed = self.estimator.calibration.seen[-1]
             self._hopeless = not held
 
-        name, tile = f"probe {self._name(sizes[-1])}", self._samples(sizes[-1])
+        name, tile = f"probe {self.cutting.name(sizes[-1])}", self.cutting.samples(sizes[-1])
         yield Rung(name, run, tile=tile, tell=tell, probe=True)
 
     def _told(self, shape: tuple[int, ...], *, piece: bool) -> Callable[[int | None, bool], None]:
@@ -201,14 +194,14 @@ class VaeRungs:
         room: Callable[[], int] | None,
     ) -> Iterator[Rung[torch.Tensor]]:
         if wished is not None and wished != tuple(axis.length for axis in axes):
-            yield self.tiled(self._tile(wished))
+            yield self.tiled(self.cutting.tile(wished))
         yield from self._probe(wished)
         time = self.vae.traits.tiles_time
         smaller = smaller_tiles(
-            axes, start=wished, time=time, fine=self.fine, needs=self._needs(time=time)
+            axes, start=wished, time=time, fine=self.fine, needs=self.cutting.needs(time=time)
         )
         for sizes in self._in_reach(tuple(smaller), room):
-            yield self.tiled(self._tile(sizes), smaller_than_asked=wished is not None)
+            yield self.tiled(self.cutting.tile(sizes), smaller_than_asked=wished is not None)
             yield from self._probe(sizes)
 
     def _in_reach(
@@ -226,7 +219,7 @@ class VaeRungs:
         many = len(tiles) >= _WORTH_A_LINE
         for sizes in tiles:
             far = self._hopeless or (many and self._too_much(sizes, tiles[-1], room()))
-            far = far or 0 < self._fell < 2 * prod(self._read(sizes)[2:])
+            far = far or 0 < self._fell < 2 * prod(self.cutting.read(sizes)[2:])
             if sizes == tiles[-1] or not far:
                 yield sizes
 
@@ -234,22 +227,11 @@ class VaeRungs:
         """Whether the line through the smallest tile and the whole says so, as it is now: a probe
         between two tries moves it."""
         fixed, slope = self.estimator.line(
-            self._read(smallest), (1, *self.source.shape[1:]), self.estimator.need
+            self.cutting.read(smallest), (1, *self.source.shape[1:]), self.estimator.need
         )
         if fixed is None or slope is None:
             return False
-        return (fixed + slope * prod(self._read(sizes)[2:])) * _SURELY_TOO_MUCH > room
-
-    def _read(self, sizes: tuple[int, ...]) -> tuple[int, ...]:
-        """The shape [1,C,…] of what a tile of these latent sizes reads.
-
-        Where it goes on in time, one latent frame more: the first of a clip is another matter.
-        """
-        if self._goes_on(sizes):
-            sizes = (sizes[0] + 1, *sizes[1:])
-        reads = zip(self.tracks, sizes, strict=True)
-        sizes = tuple(track.read.length(size) for track, size in reads)
-        return (1, self.source.shape[1], *sizes)
+        return (fixed + slope * prod(self.cutting.read(sizes)[2:])) * _SURELY_TOO_MUCH > room
 
     def input_to_host(self) -> int:
         """Let the card go without it; the bytes freed."""
@@ -261,7 +243,7 @@ class VaeRungs:
     def whole(self, batch: int) -> Rung[torch.Tensor]:
         """Everything of `batch` items in one call."""
         name = "whole" if batch == self.batch else f"batch of {batch}"
-        sizes = tuple(track.write.length(track.length) for track in self.tracks)
+        sizes = tuple(track.write.length(track.length) for track in self.cutting.tracks)
         total = -(-self.source.shape[0] // batch)
 
         def run() -> torch.Tensor:
@@ -287,24 +269,26 @@ class VaeRungs:
 
     def tiled(self, tile: Tile, *, smaller_than_asked: bool = False) -> Rung[torch.Tensor]:
         """One item and one tile in each call."""
-        edges = self._edges(tile.sizes)
-        onward = self._goes_on(tile.sizes)
-        grid = lay_grid(self.tracks, tile, edges, time=self.vae.traits.axes == 3, onward=onward)
-        name = f"tiles {self._name(tile.sizes)}"
+        edges = self.cutting.edges(tile.sizes)
+        onward = self.cutting.goes_on(tile.sizes)
+        grid = lay_grid(
+            self.cutting.tracks, tile, edges, time=self.vae.traits.axes == 3, onward=onward
+        )
+        name = f"tiles {self.cutting.name(tile.sizes)}"
         total = grid.count * self.source.shape[0]
-        exact = self._covers(tile, edges)
+        exact = self.cutting.covers(tile, edges)
         bound: list[float | None] = []
 
         def run() -> torch.Tensor:
             if smaller_than_asked:
-                self.adjust(f"tiles made smaller than asked: {self._name(tile.sizes)}")
-            self.adjust(*overlap_notes(tile, self.wish, self.axes))
+                self.adjust(f"tiles made smaller than asked: {self.cutting.name(tile.sizes)}")
+            self.adjust(*overlap_notes(tile, self.wish, self.cutting.axes))
             bound[:] = [None if exact else self._measured_error(tile, edges)]
             pieces = self._pieces(self._ticker(name, total))
             return run_tiled(pieces, self.source, grid=grid, channels=self.channels)
 
         def need() -> int | None:
-            shape = self._read(tile.sizes)
+            shape = self.cutting.read(tile.sizes)
             inside = self.estimator.need(shape)
             piece = torch.Size(shape).numel() * self.source.element_size()
             return None if inside is None else inside + piece
@@ -312,60 +296,23 @@ class VaeRungs:
         return Rung(
             name,
             run,
-            tile=self._samples(tile.sizes),
+            tile=self.cutting.samples(tile.sizes),
             need=need,
             exact=exact,
-            tell=self._told(self._read(tile.sizes), piece=True),
-            barred=lambda: self._above_ceiling(self._read(tile.sizes)),
+            tell=self._told(self.cutting.read(tile.sizes), piece=True),
+            barred=lambda: self._above_ceiling(self.cutting.read(tile.sizes)),
             error_bound=lambda: bound[0],
-        )
-
-    @property
-    def tracks(self) -> tuple[Track, ...]:
-        """How the axes of the source lead to those of the result."""
-        return tracks_of(self.vae, self.direction, [axis.length for axis in self.axes])
-
-    def _edges(self, sizes: tuple[int, ...]) -> tuple[Edge | None, ...]:
-        """What cutting into tiles of `sizes` does, axis by axis; those that stay whole aside."""
-        cut = [size < axis.length for size, axis in zip(sizes, self.axes, strict=True)]
-        if self._goes_on(sizes):
-            cut[0] = False
-        return vae_edges(self.vae, self.direction, cut=cut)
-
-    def _needs(self, *, time: bool) -> tuple[Need | None, ...]:
-        """The overlaps that tiles need: of all axes that may be cut; of `time` where it may."""
-        least = [1 if len(self.axes) == 1 else FLOOR] * len(self.axes)
-        if len(self.axes) == 3:
-            least[0] = 1 if time else self.axes[0].length
-        edges = self._edges(tuple(least))
-        return tuple(
-            None if edge is None else Need(edge.overlap(track.write), edge.bounded)
-            for edge, track in zip(edges, self.tracks, strict=True)
-        )
-
-    def _goes_on(self, sizes: tuple[int, ...]) -> bool:
-        """Whether time is cut and each piece goes on where the last one ended."""
-        return len(sizes) == 3 and sizes[0] < self.axes[0].length and self.vae.onward is not None
-
-    def _covers(self, tile: Tile, edges: tuple[Edge | None, ...]) -> bool:
-        """Whether every overlap is wide enough to hide what a tile's edge does."""
-        ways = zip(self.tracks, tile.sizes, tile.overlaps, edges, strict=True)
-        return all(
-            size >= track.length
-            or (at == 0 and self._goes_on(tile.sizes))
-            or (edge is not None and edge.bounded and overlap >= edge.overlap(track.write))
-            for at, (track, size, overlap, edge) in enumerate(ways)
         )
 
     def _measured_error(self, tile: Tile, edges: tuple[Edge | None, ...]) -> float | None:
         """Before the tiles, on pieces that need no more than one of them."""
-        if self._goes_on(tile.sizes):
-            whole = (self.axes[0].length, *tile.sizes[1:])
+        if self.cutting.goes_on(tile.sizes):
+            whole = (self.cutting.axes[0].length, *tile.sizes[1:])
             tile = Tile(whole, (0, *tile.overlaps[1:]))
         return tile_error(
             Pieces(self.call, self.device, self.vae.traits.name, self.before_call),
             self.host,
-            tracks=self.tracks,
+            tracks=self.cutting.tracks,
             tile=tile,
             edges=edges,
             time=self.vae.traits.axes == 3,
@@ -401,23 +348,6 @@ class VaeRungs:
     def adjust(self, *notes: str) -> None:
         """Say what was done otherwise than asked, once."""
         self.adjusted.extend(note for note in notes if note not in self.adjusted)
-
-    def _tile(self, sizes: tuple[int, ...]) -> Tile:
-        time = len(sizes) == 3 and sizes[0] < self.axes[0].length and not self._goes_on(sizes)
-        tile = overlapped(sizes, self.wish, self.axes, needs=self._needs(time=time))
-        return Tile(sizes, (0, *tile.overlaps[1:])) if self._goes_on(sizes) else tile
-
-    def _samples(self, sizes: tuple[int, ...]) -> tuple[int, ...]:
-        """Sizes in latent units as samples: pixels, and frames where time is cut."""
-        samples = tuple(
-            (size - axis.lead) * axis.ratio + axis.lead
-            for size, axis in zip(sizes, self.axes, strict=True)
-        )
-        time_is_whole = len(sizes) == 3 and sizes[0] == self.axes[0].length
-        return samples[1:] if time_is_whole else samples
-
-    def _name(self, sizes: tuple[int, ...]) -> str:
-        return "x".join(map(str, self._samples(sizes)))
 
     def _ticker(self, rung: str, total: int) -> Callable[[], None]:
         done = 0

@@ -15,7 +15,8 @@ from tightfit.place import placed
 from tightfit.plan.strips.layout import Laying, Rates
 from tightfit.plan.strips.stages import staged
 from tightfit.run.ladder import Keepsakes
-from tightfit.run.strips.program import Program, Scratch, programmed
+from tightfit.run.strips.program import Program, programmed
+from tightfit.run.strips.scratch import Scratch
 from tightfit.weigh.network.fingerprint import fingerprint
 from tightfit.weigh.network.recorder import UntoldError, record
 
