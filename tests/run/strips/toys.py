@@ -96,7 +96,7 @@ class Toy(nn.Module):
 
     def _attend(self, layer: nn.Module, x: torch.Tensor) -> torch.Tensor:
         items, width, high, wide = x.shape
-        flat = x.view(items, width, high * wide).transpose(1, 2)
+        flat = x.reshape(items, width, high * wide).transpose(1, 2)
         query, key, value = layer(flat).unsqueeze(1).chunk(3, dim=-1)
         seen = functional.scaled_dot_product_attention(query, key, value).squeeze(1)
         return seen.permute(0, 2, 1).reshape(x.shape)

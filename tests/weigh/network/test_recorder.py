@@ -80,6 +80,22 @@ def test_what_is_written_in_place_is_made_anew() -> None:
         assert not set(node.reads) & set(node.makes)
 
 
+def test_what_was_written_in_place_has_memory_of_its_own() -> None:
+    """It is made anew, and so are its views; a second write is a third piece of memory."""
+
+    def call(x: torch.Tensor) -> torch.Tensor:
+        y = x * 2
+        y.add_(1)
+        y.mul_(3)
+        return y[:, 1:].clone()
+
+    graph = _recorded(call, (1, 3, 4, 4))
+    made = [graph.values[node.makes[0] or 0].storage for node in graph.nodes]
+    assert [node.name for node in graph.nodes] == ["mul", "add", "mul", "slice", "clone"]
+    assert len({*made[:3], made[4]}) == 4
+    assert made[3] == made[2]
+
+
 def test_reading_under_another_name_what_was_written_is_refused() -> None:
     """A view that shows the write cannot be told from one that does not."""
 

@@ -45,7 +45,8 @@ class _Books(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._nodes: list[Node] = []
         self._numbers: dict[int, int] = {}  # id of a tensor → number
         self._kept: list[torch.Tensor] = []  # so that ids stay theirs
-        self._written: dict[int, int] = {}  # storage → the first value that came after a write
+        self._written: dict[int, int] = {}  # memory → the first value that came after a write
+        self._anew: dict[int, int] = {}  # storage → memory that it stands for since a write
         self._given = self._note(source)
         for held in weights(module):
             self._note(held.tensor, weight=held.path, constant=True)
@@ -81,7 +82,9 @@ class _Books(TorchDispatchMode):  # type: ignore[no-untyped-call]
             raise UntoldError(f"`{name}` draws random numbers")
         if schema is not None and schema.is_mutable and not constant:
             func, name = _without_writing(func, name), name.removesuffix("_")
-            self._write(reads[0])
+            if not isinstance(result, torch.Tensor):
+                raise UntoldError(f"`{name}` writes to several tensors")
+            self._write(reads[0], result)
             self._numbers.pop(id(result), None)
         makes: list[int | None] = []
         for one in result if isinstance(result, (tuple, list)) else [result]:
@@ -120,6 +123,7 @@ class _Books(TorchDispatchMode):  # type: ignore[no-untyped-call]
         number = self._numbers[id(tensor)] = len(self._values)
         self._kept.append(tensor)
         storage = tensor.untyped_storage()._cdata
+        storage = self._anew.get(storage, storage)
         value = Value(number, tuple(tensor.shape), tensor.dtype, storage, weight, constant)
         self._values.append(value)
         return number
@@ -137,9 +141,10 @@ class _Books(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return type(value)([self._numbered(one) for one in value])
         return value
 
-    def _write(self, number: int) -> None:
-        """What shares memory with value `number` must not be read any more."""
+    def _write(self, number: int, result: torch.Tensor) -> None:
+        """What shares memory with value `number` must not be read any more; `result` is new."""
         self._written[self._values[number].storage] = len(self._values)
+        self._anew[result.untyped_storage()._cdata] = -1 - len(self._values)
 
 
 _FRESH: dict[Any, int] = {
