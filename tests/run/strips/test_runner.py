@@ -7,6 +7,7 @@ import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from torch import nn
+from torch.nn import functional
 
 from tests.cases.common import assert_back, virtual
 from tests.run.strips.running import Network, allowed, distance
@@ -156,4 +157,33 @@ def test_a_card_that_is_full_at_any_allocation_is_left_as_it_was() -> None:
         assert_back(card)
     made = network.run(source, room, card=card)
     assert made is not None
+    assert distance(made.value, network.whole(source)) <= 1e-5
+
+
+class _Ways(nn.Module):
+    """Keeps something large and something small at the same time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.large, self.small = nn.Conv2d(3, 8, 3, padding=1), nn.Conv2d(8, 8, 3, padding=1)
+        self.norm = nn.GroupNorm(2, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        h = self.large(x)
+        small = self.norm(self.small(functional.avg_pool2d(h, 8)))
+        return functional.interpolate(small, scale_factor=8.0) + self.norm(h)
+
+
+def test_no_strip_is_without_rows_of_what_it_keeps() -> None:
+    """However little room there is."""
+    module, source = _Ways(), torch.randn(1, 3, 64, 48)
+    network = _network(module, source, 2)
+    least = network.laying.least()
+    assert least is not None
+    made = network.run(source, least)
+    assert made is not None
+    assert made.layout.most_strips > 4
+    assert all(
+        b < e for s in made.layout.stages for strip in s.strips for b, e in strip.own.values()
+    )
     assert distance(made.value, network.whole(source)) <= 1e-5

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from tightfit.plan.slack import FRAGMENTS, least_reserved, replay
-from tightfit.plan.strips.network import Network
+from tightfit.plan.strips.network import Kind, Network
 from tightfit.plan.strips.reach import share
 from tightfit.plan.strips.shelf import Shelf, rounded
 from tightfit.plan.strips.spans import Strip, Taken, strip_of, taken, work
@@ -280,8 +280,13 @@ class Laying:
             count = min(rows, max(count + 1, guess))
 
     def _most_strips(self, stage: Stage) -> int:
-        """Strips of one row each."""
-        return max((self.network.extents[value].rows for value in stage.keeps), default=1)
+        """So many that each has a row of everything that is kept or added up."""
+        network = self.network
+        shared = list(stage.keeps)
+        for at in stage.steps:
+            if network.steps[at].kind is Kind.SUMS:
+                shared += [use.value for use in network.steps[at].uses]
+        return min((network.extents[value].rows for value in shared), default=1)
 
     def _spans_below_ceiling(self, stage: Stage, count: int) -> bool:
         """Whether every strip of `count` makes no more elements at once than the ceiling says."""
