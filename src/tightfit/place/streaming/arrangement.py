@@ -21,6 +21,7 @@ from tightfit.plan.streaming.residency import Residency
 from tightfit.weigh.blocks import Weights
 from tightfit.weigh.tensors import Held
 
+_RESTS = "it is at rest: call the whole of what is fitted, or change to a residency that fits."
 _FAILED = (
     "its weights are on their way, or a change of them failed: change to a residency that fits, "
     "or unfit it."
@@ -37,6 +38,7 @@ class Arrangement:
         groups: as they move now.
         replanned: what a watch changed, in order.
         taken: bytes of the card that all this has, by the allocator's count; 0 where it has none.
+        rests: nothing is on the card since that was asked for, tables included.
     """
 
     def __init__(
@@ -54,6 +56,7 @@ class Arrangement:
         self._is_torn = False
         self.residency: Residency | None = None
         self.taken = 0
+        self.rests = False
         self._outside = 0
         self.groups: tuple[Group, ...] = ()
         self.replanned: tuple[Replanned, ...] = ()
@@ -85,7 +88,7 @@ class Arrangement:
             raise UsageError(f"`{self._weights.name}` is not streamed any more.")
         with plain_mode():
             groups = self._groups(residency)
-            before = self.residency
+            before = None if self.rests else self.residency
             if self._is_whole:
                 self.check()
             self._card.sync()
@@ -96,6 +99,27 @@ class Arrangement:
                 _forget_frames(error)
                 self._undo(before if isinstance(error, Exception) else None)
                 raise
+
+    def rest(self) -> int:
+        """Let go all that is on the card, in a turn; how many bytes, by the allocator's count.
+
+        What is interrupted is tried once more; if that fails too, it is done before a change.
+        """
+        if self._binding is None:
+            raise UsageError(f"`{self._weights.name}` is not streamed any more.")
+        with plain_mode():
+            if self._is_whole and not self.differs:
+                self.check()
+            before = self._held()
+            self._card.sync()
+            self.rests = True
+            try:
+                self._clear()
+            except BaseException as error:
+                _forget_frames(error)
+                self._clear()
+                raise
+            return max(0, before - self._held())
 
     @property
     def differs(self) -> bool:
@@ -109,9 +133,11 @@ class Arrangement:
     def check(self) -> None:
         """Raise `UsageError` while weights are not where they should be, or not what they were."""
         if not self._is_whole:
-            raise UsageError(f"`{self._weights.name}` cannot be called now: {_FAILED}")
+            why = _RESTS if self.rests else _FAILED
+            raise UsageError(f"`{self._weights.name}` cannot be called now: {why}")
         if self._inventory is not None:
             self._inventory.check()
+        self._placement.tables.look()
         self._placement.store.forget_unpacked()
 
     def _groups(self, residency: Residency) -> tuple[Group, ...]:
@@ -122,6 +148,10 @@ class Arrangement:
         if self._is_torn:
             self._clear()
         self._is_whole, self._is_torn = False, True
+        if self.rests:
+            before = self._held()
+            placement.tables.bring_again()
+            self._outside += self._held() - before
         self._free(residency, groups)
         residency, groups = self._bring(residency, groups, room)
         rings = _by_ring(groups)
@@ -138,7 +168,7 @@ class Arrangement:
         self.residency, self.groups = residency, groups
         self.taken = self._held() - self._outside
         self._inventory = self._placement.inventory(self._scan.helds)
-        self._is_whole, self._is_torn = True, False
+        self._is_whole, self._is_torn, self.rests = True, False, False
         for ring in placement.rings:
             ring.ahead()
 
@@ -232,7 +262,7 @@ class Arrangement:
         self._clear()
 
     def _clear(self) -> None:
-        """Nothing is on the card, and every call is refused."""
+        """Nothing is on the card, tables apart unless it rests; every call is refused."""
         assert self._binding is not None
         self._is_whole, self._is_torn = False, True
         self._placement.close_rings(keep=())
@@ -243,6 +273,8 @@ class Arrangement:
             self._placement.hide(group)
         anchors = {anchor for group in self.groups for anchor in group.anchors}
         self._binding.rebind((), watched=anchors)
+        if self.rests:
+            self._placement.rest_tables()
         self._card.trim()
         self.taken = 0
         self._is_torn = False

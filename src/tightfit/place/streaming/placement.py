@@ -25,6 +25,7 @@ from tightfit.place.streaming.ring import Copies, Ring
 from tightfit.place.streaming.scratch import Kept, Scratch
 from tightfit.place.streaming.seat import Seat
 from tightfit.place.streaming.store import Key, Store, key_of
+from tightfit.place.streaming.tables import Tables
 from tightfit.place.streaming.tracing import Tracer
 from tightfit.weigh.conversions import Conversions
 from tightfit.weigh.shells import is_wrapper, outers_of
@@ -72,7 +73,7 @@ class Placement:
         converter: of weights that are used in another dtype than they are stored in; None before
             they are looked for.
         past: copies of the rings that are closed.
-        table_bytes: of tables in plain attributes that are on the card.
+        tables: what modules keep as plain attributes.
     """
 
     def __init__(self, module: nn.Module, card: Card, stack: ExitStack, host: Masters) -> None:
@@ -93,13 +94,14 @@ class Placement:
         self.store = Store(card, host, self._seats, self.hide)
         self.converter: Converter | None = None
         self.past: list[Copies] = []
-        self.table_bytes = 0
+        self.tables = Tables(module, card.device)
         if card.kind == "cuda":  # it would choose other algorithms, other bits, by what is free
             backend: Any = torch.backends.cudnn
             stack.callback(setattr, backend, "benchmark", backend.benchmark)
             backend.benchmark = False
         stack.callback(forget_cached, module)
         stack.callback(_put_back, list(walk(module)), card.device)
+        stack.callback(self.tables.put_back)
         stack.callback(self._placeholders.clear)
         stack.callback(self.store.forget_unpacked)
         stack.callback(_restore, self._seats, self._husks)
@@ -337,13 +339,12 @@ class Placement:
 
     def bring_tables(self) -> None:
         """Put tables that modules keep as plain attributes on the card."""
-        masters = {identity(seat.like) for seat in self._seats.values()}
-        for held in list(walk(self._module)):
-            plain = held.kind is Kind.ATTRIBUTE and not held.steps and not held.recomputed
-            host = held.tensor.device.type == "cpu" and held.tensor.dim() > 0
-            if plain and host and identity(held.tensor) not in masters:
-                vars(held.owner)[held.name] = held.tensor.to(self._card.device)
-                self.table_bytes += held.tensor.nbytes
+        self.tables.bring({identity(seat.like) for seat in self._seats.values()})
+
+    def rest_tables(self) -> None:
+        """Let the card go of them, and of what methods remember there."""
+        self.tables.go_home(self._seats)
+        forget_cached(self._module)
 
     def bind(self, begins: Callable[[], None], *, tracer: Tracer | None = None) -> Binding:
         """From here on calls find their weights; `begins` may refuse each outermost one."""

@@ -12,6 +12,8 @@ from typing import Any
 
 from torch import nn
 
+from tightfit.errors import UsageError
+
 _OUTER: Any = nn.Module._wrapped_call_impl.__code__
 _INNER: Any = nn.Module._call_impl.__code__
 _me = threading.get_ident
@@ -57,14 +59,20 @@ class Running:
         self.owner: int | None = None
         self._turn = threading.Condition()
 
-    def enter(self, module: nn.Module) -> Call:
-        """A call of `module` begins. Waits for the calls of other threads."""
+    def enter(self, module: nn.Module, *, waits: bool = True) -> Call:
+        """A call of `module` begins. Waits for the calls of other threads.
+
+        Where it does not wait, it raises `UsageError` while there is one.
+        """
         me = _me()
         if self.owner != me:  # only its owner gives the turn away
             with self._turn:
                 while self.owner not in (None, me):
-                    if not self._turn.wait(_LOOK_AGAIN):
-                        self.end_unseen()
+                    if waits and self._turn.wait(_LOOK_AGAIN):
+                        continue
+                    self.end_unseen()
+                    if not waits and self.owner not in (None, me):
+                        raise UsageError("another thread is calling the module now.")
                 self.owner = me
                 return self._push(module)
         for call in self._stack:

@@ -69,6 +69,40 @@ class Streaming:
             lambda: self._arrangement.change(residency, room=room),
         )
 
+    def rest(self, *, waits: bool = True) -> int:
+        """Let go all that it has on the card, between two calls; a `change` places it again.
+
+        Copies and compute that are under way are waited for. Masters stay where they are, those
+        that are held in place too, so that it comes back by copies alone; weights show that they
+        are away, and state dicts have the true values. Until then calls raise `UsageError`. What
+        stays on the card is one element of each dtype, which stands for weights that are away.
+
+        Harmless when repeated. After an interrupt it is at rest, or another `rest` or `change`
+        makes good what is missing.
+
+        Args:
+            waits: for calls of other threads; else there must be none.
+
+        Returns:
+            How many bytes came free, by the count of the card's allocator.
+
+        Raises `UsageError` in the middle of a call, and where a weight was written to while it was
+        on the card: then nothing has been moved.
+        """
+        freed: list[int] = []
+        between_calls(
+            self._binding.running,
+            "`rest`",
+            lambda: freed.append(self._arrangement.rest()),
+            waits=waits,
+        )
+        return freed[0]
+
+    @property
+    def rests(self) -> bool:
+        """Whether it was let to rest, and not placed again since."""
+        return self._arrangement.rests
+
     @property
     def differs(self) -> bool:
         """Whether parameters came to the module or left it, which are not moved then."""
@@ -119,7 +153,12 @@ class Streaming:
     @property
     def resident_bytes(self) -> int:
         """Of what stays on the card, tables in plain attributes included."""
-        return self._placement.resident_bytes + self._placement.table_bytes
+        return self._placement.resident_bytes + self.table_bytes
+
+    @property
+    def table_bytes(self) -> int:
+        """Of tables in plain attributes that are on the card."""
+        return self._placement.tables.bytes
 
     @property
     def rings(self) -> list[Ring]:
