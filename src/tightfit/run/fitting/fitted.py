@@ -51,6 +51,11 @@ class Fitted:
         attempts: calls that ran out of memory, and what was tried then.
         notes: what was found on the way.
         calls: that were made.
+        makes_room: called at the beginning of each call from outside, before its weights are placed
+            or stay, with the bytes of the card that it would like to have beyond what its weights
+            take now: all that may be resident, what the call needs, and inputs that are brought.
+            It may let other modules `rest`. It is called while this one is busy, so it may not wait
+            for a thread that calls one; to `rest` never waits.
     """
 
     module: nn.Module
@@ -59,6 +64,7 @@ class Fitted:
     attempts: list[Attempt] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     calls: int = 0
+    makes_room: Callable[[int], None] | None = None
     _lock: threading.RLock = field(default_factory=threading.RLock)
     _looked: set[Hashable] = field(default_factory=set)
     _pressure: Pressure = field(default_factory=Pressure)
@@ -102,6 +108,14 @@ class Fitted:
         return self._kept.changes
 
     @property
+    def taken(self) -> int:
+        """Bytes of the card that its weights take, by the count of its allocator; 0 at rest.
+
+        As it was when they were last moved, so that any thread may ask at any time.
+        """
+        return 0 if self._keeping is None else self._keeping.taken
+
+    @property
     def _kept(self) -> Keeping:
         if self._keeping is None:
             raise UsageError(f"`{type(self.module).__name__}` is not fitted.")
@@ -109,7 +123,9 @@ class Fitted:
 
     def explain(self) -> str:
         """The plan in a screenful, then each time that weights were moved, and what was found."""
-        lines = [self.plan.explain()]
+        plan = self._kept.plan
+        at_rest = f"`{type(self.module).__name__}` is at rest: its weights are on the host."
+        lines = [at_rest if plan is None and self._kept.rests else self.plan.explain()]
         for change in self.changes:
             before, after = map(format_bytes, change.resident_bytes)
             when = "at the start" if change.call is None else f"before call {change.call}"
@@ -143,6 +159,32 @@ class Fitted:
                 raise UsageError(f"`{type(self.module).__name__}` is being called: unfit it after.")
             self._to_host()
 
+    def rest(self) -> int:
+        """Its weights leave the card until the next call; how many bytes came free.
+
+        That call places them anew, by the room that there is then, with copies alone: what is held
+        in place on the host stays so. For the bits of results it makes no difference. 0 where
+        nothing was on the card.
+
+        Raises `UsageError` while it is called or altered, by whichever thread: it never waits for
+        that, so two modules whose calls let each other rest cannot wait for one another. Also where
+        a weight was written to while it was on the card, as the next call would. Then nothing has
+        been moved.
+        """
+        name = type(self.module).__name__
+        if not self._lock.acquire(blocking=False):
+            raise UsageError(f"`{name}` is in use by another thread: let it rest after.")
+        try:
+            if self._inside:
+                raise UsageError(f"`{name}` is being called: let it rest after.")
+            if self._keeping is None:
+                return 0
+            self._keeping.call = self.calls or None
+            self._pressure.moved()
+            return self._keeping.rest()
+        finally:
+            self._lock.release()
+
     def _open_ways(self) -> None:
         """From here on, calls and what changes weights come here first."""
         self._entries = Entries(self.module, self._enter)
@@ -168,7 +210,8 @@ class Fitted:
     ) -> Any:
         """A method that changes which weights there are, or what they are.
 
-        The weights are placed again at once, for a call like the last one, also after an error.
+        The weights are placed again at once, for a call like the last one, also after an error;
+        those that were at rest by the next call.
         """
         with self._lock:
             self._refuse_altering(method)
@@ -213,7 +256,7 @@ class Fitted:
 
     def _place_again(self, why: str) -> None:
         """Where there is no room, the next call will say so."""
-        if not self._altered:
+        if not self._altered or self._kept.rests:
             return
         arriving = 0 if self._lessons.like is None else self._lessons.like[1]
         need = self._renew(None)
@@ -298,6 +341,8 @@ class Fitted:
         keeping = self._kept
         key, arriving = self._told(call), call.arriving()
         lessons = self._lessons
+        if self.makes_room is not None:
+            self.makes_room(keeping.lacks(lessons.needs[key], arriving))
         drawn_again = drawn(call.given)
 
         def made() -> Any:

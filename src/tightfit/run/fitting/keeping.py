@@ -118,6 +118,9 @@ class Keeping:
         call: the number of the call that is about to be made; None is none yet.
         session: what streams them; None is that they are on the host.
         keepsakes: what the module kept on itself when they were placed.
+        taken: bytes of the card that they take, tables in plain attributes included, by the count
+            of its allocator; as it was when they were last moved.
+        rests: they were let to rest, and not placed since.
         unpacking: bytes that a call takes to unpack weights, beside what it needs and what they
             come to.
     """
@@ -130,6 +133,8 @@ class Keeping:
     call: int | None = None
     session: Streaming | None = None
     unpacking: int = 0
+    taken: int = 0
+    rests: bool = False
     _stack: ExitStack = field(default_factory=ExitStack)
     _placement: _Placement | None = None
     _more: int = 0
@@ -151,13 +156,75 @@ class Keeping:
     def close(self) -> None:
         """They are on the host, until they are placed again; harmless when repeated."""
         self._placement = self.session = None
-        self.unpacking = 0
+        self.unpacking = self.taken = 0
         self._stack.close()
+
+    def rest(self) -> int:
+        """They leave the card until they are placed again, and masters stay; bytes that came free.
+
+        Raises `UsageError` where a part of the module is being called, and what
+        `Streaming.rest` does.
+        """
+        session, start = self.session, time.perf_counter()
+        if session is None:
+            self.rests = True
+            return 0
+        before = session.residency.resident_bytes if self._placement is not None else 0
+        try:
+            freed = session.rest(waits=False)
+        finally:
+            if session.rests:
+                was_placed, self._placement, self.rests = self._placement is not None, None, True
+                self._note_taken()
+                self._more = self._vain = 0
+                self._grew = False
+                self.keepsakes = self._remembered()
+                if was_placed:
+                    seconds = time.perf_counter() - start
+                    self.changes.append(Change(self.call, "it was to rest", (before, 0), seconds))
+        return freed
+
+    def lacks(self, need: Need, arriving: int) -> int:
+        """Bytes of the card, beyond what the weights take now, that a call would like to have.
+
+        With as many weights resident as the terms allow where nothing else of this process is
+        there, what the call needs, and what is left free. Never more than the room would be then.
+        """
+        return max(0, self._liked(need, arriving) - self.taken)
+
+    def _liked(self, need: Need, arriving: int) -> int:
+        fixed, placed = self.terms.fixed, self._placement
+        if fixed is not None:
+            return taken_by(fixed, need) + working_of(fixed, need)
+        supply = replace(self._supply(self.card.read()), held=0)
+        room = supply.room
+        breath = self._breath(room)
+        if placed is not None and need.allocated is not None and self._is_whole_for(need, placed):
+            working = need.allocated + self.unpacking + need.slack + arriving
+            return min(room, placed.taken + working + breath)
+        known = self._packed is not None and self._packed[0] is self.weighed
+        plan = plan_call(
+            self.weighed,
+            need,
+            replace(supply, reserve=supply.reserve + breath),
+            arriving=arriving,
+            mode=self.terms.mode,
+            pack=self.terms.pack if known else "off",
+            packs=self._packs,
+        )
+        if not plan.fits:
+            return room
+        return min(room, taken_by(plan, need) + working_of(plan, need) + breath)
+
+    def _note_taken(self) -> None:
+        session = self.session
+        self.taken = 0 if session is None else session.taken + session.table_bytes
 
     def settle(self, need: Need, arriving: int, now: Reading) -> None:
         """Before a call: is there room for it, and has there been more for a while?"""
         if self._placement is None:
-            self.replan(need, arriving, why="the first call of its kind, or one after a failure")
+            why = "the first call of its kind, or one after a failure"
+            self.replan(need, arriving, why="it was at rest" if self.rests else why)
             return
         if self.terms.fixed is not None:
             return
@@ -173,7 +240,7 @@ class Keeping:
             self.replan(need, arriving, why=f"{format_bytes(room)} are there for this call")
             return
         residency = self._placement.residency
-        if self.weighed.uses and self.weighed.room(need.dtype).bytes > residency.conversion:
+        if not self._converts_in(need, residency):
             self.replan(need, arriving, why=f"it computes in {_named(need.dtype)} now")
             return
         smallest = min((piece.bytes for piece in residency.streamed), default=0)
@@ -187,6 +254,16 @@ class Keeping:
             self._more, self._grew = 0, copied < residency.moved_bytes
             # A plan takes the host milliseconds, and one that gains nothing is not made again.
             self._vain = 0 if self._grew else spare + worth // 4
+
+    def _converts_in(self, need: Need, residency: Residency) -> bool:
+        """Whether there is room for copies of converted weights in the dtype of the call."""
+        return not self.weighed.uses or (
+            self.weighed.room(need.dtype).bytes <= residency.conversion
+        )
+
+    def _is_whole_for(self, need: Need, placed: _Placement) -> bool:
+        """Whether all weights are resident, and may be used as a call does."""
+        return not placed.residency.streamed and self._converts_in(need, placed.residency)
 
     def supply_now(self) -> Supply:
         """What there is now, our own weights apart."""
@@ -287,6 +364,7 @@ class Keeping:
         done = self._moved(residency, room)
         taken = taken_by(plan, need) - residency.bytes + done.bytes
         self._placement = _Placement(plan, residency, taken, given)
+        self.rests = False
         self.keepsakes = self._remembered()
         moved = (before, done.resident_bytes)
         self.changes.append(Change(self.call, why, moved, self._moving))
@@ -314,6 +392,7 @@ class Keeping:
                 self.session.change(residency, room=room)
         finally:
             self._moving += time.perf_counter() - start
+            self._note_taken()
         sizes = [group.layout.bytes for group in self.session.groups if group.packed]
         self.unpacking = scratch_for(max(sizes), self.card.device.type) if sizes else 0
         return self.session.residency
