@@ -1,4 +1,4 @@
-"""Every supported class runs whole and in tiles, through one interface."""
+"""Every supported class runs whole, in strips and in tiles, through one interface."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import diffusers
 import pytest
 import torch
 
+from tests.cases.common import untold
 from tests.clips import smooth
 from tightfit.adapters import adapt
 from tightfit.card import open_card
@@ -50,8 +51,8 @@ def footage(vae: Vae) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("name", NARROW)
-def test_a_class_runs_whole_and_in_tiles(name: str) -> None:
-    """Sizes come back right, the budget holds, and nothing stays on the card."""
+def test_a_class_runs_whole_in_strips_and_in_tiles(name: str) -> None:
+    """Sizes come back right, the budget holds, nothing stays on the card, and strips are exact."""
     vae = narrow(name)
     source = footage(vae)
     card = open_card("virtual:4GiB")
@@ -62,12 +63,17 @@ def test_a_class_runs_whole_and_in_tiles(name: str) -> None:
     assert whole.peak_bytes is not None
     assert whole.baseline_bytes is not None
     budget = whole.peak_bytes - (whole.peak_bytes - whole.baseline_bytes) // 8
-    tiled = Job(vae, "encode", card, Request(budget)).run(source)
-    assert tiled.attempt.rung.startswith("tiles")
-    assert tiled.value.shape == whole.value.shape
-    assert tiled.peak_reserved_bytes is not None
-    assert tiled.peak_reserved_bytes <= budget
-    assert tiled.after_bytes == tiled.before_bytes == 0
+    for told in (vae, untold(vae)):
+        done = Job(told, "encode", card, Request(budget)).run(source)
+        assert done.attempt.rung.startswith("strips" if told is vae else "tiles")
+        assert done.value.shape == whole.value.shape
+        assert done.peak_reserved_bytes is not None
+        assert done.peak_reserved_bytes <= budget
+        assert done.after_bytes == done.before_bytes == 0
+        if told is vae:
+            off = (done.value - whole.value).square().mean().sqrt()
+            assert off <= 1e-5 * whole.value.square().mean().sqrt()
+            assert done.exact
 
 
 @pytest.mark.parametrize("name", NARROW)
