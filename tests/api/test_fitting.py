@@ -422,7 +422,7 @@ def test_fit_and_unfit_each_once() -> None:
     with pytest.raises(UsageError, match="is not fitted"):
         tightfit.unfit(module)
     pipeline: Any = object()
-    with pytest.raises(UsageError, match="parts of a pipeline"):
+    with pytest.raises(UsageError, match="pipeline of diffusers"):
         tightfit.fit(pipeline, card=opened("64MiB"))
 
 

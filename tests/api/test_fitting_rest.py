@@ -246,9 +246,9 @@ def test_two_modules_in_two_threads_make_room_for_one_another() -> None:
     one, two = map(tightfit.fitted, modules)
     rested: list[int] = []
 
-    def let_rest(other: Any) -> Callable[[int], None]:
-        def make_room(size: int) -> None:
-            if size > (card.read().free or 0):
+    def let_rest(other: Any) -> Callable[[Callable[[], int]], None]:
+        def make_room(size: Callable[[], int]) -> None:
+            if size() > (card.read().free or 0):
                 try:
                     rested.append(other.rest())
                 except UsageError:  # it is busy
@@ -299,9 +299,9 @@ def test_what_a_call_would_like_is_enough_to_stream_nothing(rests: bool, allocat
     if rests:
         fitted.rest()
 
-    def give(size: int) -> None:
-        asked.append(size + fitted.taken)
-        while held and card.read().free < size:
+    def give(size: Callable[[], int]) -> None:
+        asked.append(size() + fitted.taken)
+        while held and card.read().free < size():
             held.pop()
             card.trim()
 

@@ -14,8 +14,8 @@ from tightfit.plan.tiles import Axis, cut
 from tightfit.plan.tilesize import (
     FLOOR,
     TIME_FLOOR,
-    TileWish,
     Need,
+    TileWish,
     check_wish,
     overlap_notes,
     overlapped,

@@ -44,23 +44,23 @@ def shelf(total: int, **taken: int) -> tuple[Shelf, dict[str, Fake]]:
 def test_nobody_rests_where_there_is_room() -> None:
     """A model that fits beside the others leaves them alone."""
     made, models = shelf(100, a=40, b=40)
-    assert made.comes("c", 20) == 0
+    assert made.comes("c", lambda: 20) == 0
     assert [model.rested for model in models.values()] == [0, 0]
 
 
 def test_the_one_that_was_idle_longest_rests_first() -> None:
     """And only as many as are needed."""
     made, models = shelf(100, a=40, b=40)
-    made.comes("a", 0)
-    made.comes("b", 0)
-    assert made.comes("c", 50) == 40
+    made.comes("a", lambda: 0)
+    made.comes("b", lambda: 0)
+    assert made.comes("c", lambda: 50) == 40
     assert (models["a"].taken, models["b"].taken) == (0, 40)
 
 
 def test_whatever_is_given_helps() -> None:
     """A model that is larger than the card gets all that others can give."""
     made, _ = shelf(100, a=40, b=40)
-    assert made.comes("c", 1000) == 80
+    assert made.comes("c", lambda: 1000) == 80
     assert made.notes == ["`a` rests while `c` runs", "`b` rests while `c` runs"]
 
 
@@ -69,7 +69,8 @@ def test_two_that_take_turns_do_not_send_each_other_away() -> None:
     made, models = shelf(100, denoiser=0, control=0)
     for _ in range(6):
         for name, size in (("control", 40), ("denoiser", 90)):
-            made.comes(name, size - models[name].taken)
+            lacking = size - models[name].taken
+            made.comes(name, lambda lacking=lacking: lacking)
             models[name].taken = min(size, made.room() + models[name].taken)
     assert models["control"].rested <= 2
     assert models["denoiser"].rested <= 2
@@ -79,11 +80,12 @@ def test_an_encoder_rests_while_steps_go_on() -> None:
     """It is not needed between two of them, though it comes again with every picture."""
     made, models = shelf(100, encoder=0, denoiser=0)
     for _ in range(3):
-        made.comes("encoder", 60)
+        made.comes("encoder", lambda: 60)
         models["encoder"].taken = 60
         models["denoiser"].taken = 0
         for _ in range(4):
-            made.comes("denoiser", 90 - models["denoiser"].taken)
+            lacking = 90 - models["denoiser"].taken
+            made.comes("denoiser", lambda lacking=lacking: lacking)
             models["denoiser"].taken = min(90, made.room() + models["denoiser"].taken)
         assert models["encoder"].taken == 0
 

@@ -20,8 +20,10 @@ _OWN_TILING = ("use_tiling", "use_slicing", "use_framewise_encoding", "use_frame
 _CACHES = ("_feat_map", "_enc_feat_map")
 
 
-def adapt(module: nn.Module, *, random: bool = False) -> Vae:
+def adapt(module: nn.Module, *, random: bool = False, hashed: bool = True) -> Vae:
     """Wrap a VAE module of diffusers; the module itself is not changed.
+
+    With `hashed`, its weights are read once, to tell it from others.
 
     Raises `InputError` for a class that is not supported. The latent is the posterior's mode in
     the VAE's raw space.
@@ -56,7 +58,7 @@ def adapt(module: nn.Module, *, random: bool = False) -> Vae:
         reset=lambda: _reset(module),
         onward=partial(go_on, module) if can_go_on(module) else None,
         dtype=next(weights(module)).tensor.dtype,
-        identity=weights_hash(module),
+        identity=weights_hash(module) if hashed else None,
         random=random,
     )
 

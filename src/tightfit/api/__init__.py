@@ -4,7 +4,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from tightfit.api.coding import decode, encode
-    from tightfit.api.fitting import fit, fitted, placed, unfit
+    from tightfit.api.fits import fit, fitted, unfit
+    from tightfit.api.fitting import placed
     from tightfit.api.loading import load_weights
     from tightfit.api.packing import pack, unpack
     from tightfit.api.planning import make_plan
@@ -38,14 +39,14 @@ _HOMES = {
     "Watching": "api.work",
     "decode": "api.coding",
     "encode": "api.coding",
-    "fit": "api.fitting",
-    "fitted": "api.fitting",
+    "fit": "api.fits",
+    "fitted": "api.fits",
     "load_weights": "api.loading",
     "make_plan": "api.planning",
     "pack": "api.packing",
     "placed": "api.fitting",
     "tiled": "api.tiling",
-    "unfit": "api.fitting",
+    "unfit": "api.fits",
     "unpack": "api.packing",
 }
 

@@ -89,10 +89,7 @@ def fit(
             f"fit takes a torch.nn.Module, and this is a {type(module).__name__}: give it the "
             "parts of a pipeline one by one, such as pipe.transformer."
         )
-    if mode not in MODES:
-        raise UsageError(f"mode `{mode}` is unknown: use {', '.join(MODES)}.")
-    if pack not in PACKS:
-        raise UsageError(f"pack `{pack}` is unknown: use {', '.join(PACKS)}.")
+    _check_terms(mode, pack)
     if method not in ("forward", *METHODS):
         raise UsageError(f"method `{method}` is unknown: use forward, {', '.join(METHODS)}.")
     if method != "forward" and not callable(getattr(module, method, None)):
@@ -121,6 +118,30 @@ def fit(
         _known.pop(module, None)
         raise
     return module
+
+
+def fit_at_rest(module: nn.Module, *, card: Card, budget: Budget, mode: str, pack: str) -> Fitted:
+    """As `fit`, for somebody who has more models than this one: its first call brings it."""
+    _check_terms(mode, pack)
+    refuse_unreadable(module)
+    own = own_bytes(module)
+    supply = _supply(card, budget, own=own)
+    terms = Terms(supply, _mode(mode), pack=_pack(pack), pins=_pins(card, own=own))
+    kept = Fitted(module, card, terms)
+    _claim(module, kept)
+    try:
+        kept.open(at_rest=True)
+    except BaseException:
+        _known.pop(module, None)
+        raise
+    return kept
+
+
+def _check_terms(mode: str, pack: str) -> None:
+    if mode not in MODES:
+        raise UsageError(f"mode `{mode}` is unknown: use {', '.join(MODES)}.")
+    if pack not in PACKS:
+        raise UsageError(f"pack `{pack}` is unknown: use {', '.join(PACKS)}.")
 
 
 def unfit(module: nn.Module) -> nn.Module:

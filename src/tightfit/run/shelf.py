@@ -46,20 +46,20 @@ class Shelf:
     _calls: deque[str] = field(default_factory=lambda: deque(maxlen=_REMEMBERED))
     _guard: threading.Lock = field(default_factory=threading.Lock)
 
-    def comes(self, name: str, wanted: int) -> int:
+    def comes(self, name: str, wanted: Callable[[], int]) -> int:
         """`name` is about to run and would like `wanted` bytes more; how many others gave.
 
-        Whatever is given helps: it runs with less, too.
+        Whatever is given helps: it runs with less, too. It is only asked where others are there.
         """
         with self._guard:
             self._calls.append(name)
             around = self._around(name)
             used = {other: at for at, other in enumerate(self._calls)}
-        free = self.room()
-        if wanted <= free:
-            return 0
         idle = [other for other in self.models if other != name and other not in around]
-        return self._let_rest(name, wanted, free, idle, used)
+        if not any(self.models[other].taken for other in idle):
+            return 0
+        size, free = wanted(), self.room()
+        return 0 if size <= free else self._let_rest(name, size, free, idle, used)
 
     def needs(self, name: str, wanted: int | None) -> int:
         """`name` cannot run without `wanted` bytes, None where nobody knows; what came free."""

@@ -32,6 +32,7 @@ from tightfit.run.fitting.pressure import Pressure
 from tightfit.run.fitting.tuners import Tuners, written
 from tightfit.run.ladder.ladder import Ladder
 from tightfit.run.ladder.once import once
+from tightfit.run.ladder.release import empty_frames
 from tightfit.run.ladder.rung import Attempt, Rung, Stage
 from tightfit.units import MIB, format_bytes
 from tightfit.weigh.tensors import weights
@@ -52,10 +53,13 @@ class Fitted:
         notes: what was found on the way.
         calls: that were made.
         makes_room: called at the beginning of each call from outside, before its weights are placed
-            or stay, with the bytes of the card that it would like to have beyond what its weights
-            take now: all that may be resident, what the call needs, and inputs that are brought.
+            or stay. What it is given tells, when asked, the bytes of the card that the module would
+            like to have beyond what its weights take now: all that may be resident, what the call
+            needs, and inputs that are brought. (To tell may take a plan.)
             It may let other modules `rest`. It is called while this one is busy, so it may not wait
             for a thread that calls one; to `rest` never waits.
+        takes_room: called where there was no room for a call, even with everything streamed; where
+            it freed something (it says how many bytes), the call is made again.
     """
 
     module: nn.Module
@@ -64,7 +68,8 @@ class Fitted:
     attempts: list[Attempt] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     calls: int = 0
-    makes_room: Callable[[int], None] | None = None
+    makes_room: Callable[[Callable[[], int]], None] | None = None
+    takes_room: Callable[[], int] | None = None
     _lock: threading.RLock = field(default_factory=threading.RLock)
     _looked: set[Hashable] = field(default_factory=set)
     _pressure: Pressure = field(default_factory=Pressure)
@@ -132,8 +137,8 @@ class Fitted:
             lines.append(f"{when}: {before} -> {after} resident, since {change.why}.")
         return "\n".join([*lines, *self.notes])
 
-    def open(self, example: Call | None = None) -> None:
-        """Place the weights, for a call like `example` where there is one."""
+    def open(self, example: Call | None = None, *, at_rest: bool = False) -> None:
+        """Place the weights, for a call like `example` where there is one; `at_rest`, none yet."""
         _refuse_inference_tensors(self.module)
         need, order = self._lessons.of(example)
         weighed = Weighed.of(self.module, order)
@@ -141,11 +146,13 @@ class Fitted:
         arriving = 0 if example is None else example.arriving()
         self._keeping = keeping = Keeping(self.module, self.card, self.terms, weighed)
         try:
-            self._held(
-                lambda: keeping.replan(need, arriving, why="it was fitted"),
-                lambda less, mode: keeping.lower(need, arriving, less, mode),
-                Stage("load", f"Not enough memory to place {weighed.name}."),
-            )
+            keeping.rests = at_rest
+            if not at_rest:
+                self._held(
+                    lambda: keeping.replan(need, arriving, why="it was fitted"),
+                    lambda less, mode: keeping.lower(need, arriving, less, mode),
+                    Stage("load", f"Not enough memory to place {weighed.name}."),
+                )
             self._opened = True
             self._open_ways()
         except BaseException:
@@ -342,7 +349,7 @@ class Fitted:
         key, arriving = self._told(call), call.arriving()
         lessons = self._lessons
         if self.makes_room is not None:
-            self.makes_room(keeping.lacks(lessons.needs[key], arriving))
+            self.makes_room(lambda: keeping.lacks(lessons.needs[key], arriving))
         drawn_again = drawn(call.given)
 
         def made() -> Any:
@@ -380,7 +387,15 @@ class Fitted:
             return value
 
         name = type(self.module).__name__
-        return self._held(first, again, Stage("forward", f"Not enough memory to run {name}."))
+        stage = Stage("forward", f"Not enough memory to run {name}.")
+        try:
+            return self._held(first, again, stage)
+        except MemoryShortage as shortage:
+            if self.takes_room is None or not self.takes_room():
+                raise
+            empty_frames(shortage)
+        drawn_again()
+        return self._held(first, again, stage)
 
     def _held(
         self,

@@ -46,8 +46,8 @@ def programmed(
 ) -> Program:
     """The parts of `graph`, whose input is cut along the axis `from_end` from its end.
 
-    What is made from nothing is made on `device`. `scratch` tells of a part, with the bytes of what it reads first and of what it makes, how many
-    bytes it takes beside for each of those.
+    What is made from nothing is made on `device`. `scratch` tells of a part, with the bytes of
+    what it reads first and of what it makes, how many it takes beside for each of those.
     """
     values = graph.values
     shapes = [value.shape for value in values]

@@ -1,0 +1,181 @@
+"""Whole pipelines on one card: the same latents at every budget, and everything given back."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import tightfit
+from tests.pipelines import tiny
+from tightfit.card import Card, open_card
+from tightfit.errors import UsageError
+from tightfit.units import KIB, MIB
+
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:__array__ implementation:DeprecationWarning"  # a scheduler of diffusers, numpy 2
+)
+KINDS: dict[str, tuple[Callable[[], Any], dict[str, Any]]] = {
+    "flux": (
+        tiny.flux,
+        {"height": 64, "width": 64, "guidance_scale": 3.5, "max_sequence_length": 16},
+    ),
+    "sdxl": (tiny.sdxl, {"height": 64, "width": 64}),
+    "wan": (
+        tiny.wan,
+        {"height": 32, "width": 32, "num_frames": 5, "max_sequence_length": 16},
+    ),
+}
+TIGHT = {"flux": 1400 * KIB, "sdxl": 2100 * KIB, "wan": 400 * KIB}
+"""Less than weights and activations of all networks take together."""
+MAIN = {"flux": "transformer", "sdxl": "unet", "wan": "transformer"}
+
+
+def call(pipe: Any, kind: str, *, output: str = "latent", **more: Any) -> torch.Tensor:
+    """Two steps from one seed, on the host."""
+    given = {**KINDS[kind][1], **more}
+    made = pipe(
+        prompt="a cat on a mat",
+        num_inference_steps=2,
+        generator=torch.Generator().manual_seed(1),
+        output_type=output,
+        **given,
+    )
+    value: torch.Tensor = made.frames if kind == "wan" else made.images
+    return value.to("cpu", copy=True)
+
+
+def fitted_call(kind: str, card: Card, *, vram: int | None, **more: Any) -> torch.Tensor:
+    """By a pipeline that is fitted for it and given back."""
+    pipe = tightfit.fit(KINDS[kind][0](), card=card, vram=vram)
+    try:
+        return call(pipe, kind, **more)
+    finally:
+        tightfit.unfit(pipe)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_latents_are_the_same_bits_at_every_budget(kind: str) -> None:
+    """What fits whole, and what streams; allocated stays within the budget."""
+    roomy = fitted_call(kind, open_card("virtual:1GiB"), vram=None)
+    card = open_card("virtual:1GiB")
+    card.reset_peaks()
+    tight = fitted_call(kind, card, vram=TIGHT[kind])
+    assert torch.equal(tight, roomy)
+    assert (card.read().peak_allocated or 0) <= TIGHT[kind]
+    gc.collect()
+    assert card.read().allocated == 0
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_tight_budget_makes_networks_rest_or_stream(kind: str) -> None:
+    """Else the test above would show nothing."""
+    pipe = tightfit.fit(KINDS[kind][0](), card=open_card("virtual:1GiB"), vram=TIGHT[kind])
+    try:
+        call(pipe, kind, output="pt")
+        kept = tightfit.fitted(pipe)
+        main = kept.networks[MAIN[kind]]
+        assert kept.shelf.notes
+        assert main.taken == 0 or main.plan.stages[0].streamed
+    finally:
+        tightfit.unfit(pipe)
+
+
+def test_a_picture_in_strips_is_the_whole_one_but_for_rounding() -> None:
+    """The VAE's rung is told by the fitted pipeline."""
+    whole = fitted_call("wan", open_card("virtual:1GiB"), vram=None, output="pt")
+    pipe = tightfit.fit(tiny.wan(), card=open_card("virtual:1GiB"), vram=TIGHT["wan"])
+    try:
+        strips = call(pipe, "wan", output="pt")
+        rungs = [each.rung for each in tightfit.fitted(pipe).codings if each.outcome == "ok"]
+    finally:
+        tightfit.unfit(pipe)
+    assert rungs[-1] == "strips"
+    assert (strips - whole).abs().max() <= 1e-4
+
+
+def test_unfit_gives_a_pipeline_back_as_it_was() -> None:
+    """Its networks lie on the host with the weights they had, and no name on them is ours."""
+    pipe = tiny.flux()
+    call(pipe, "flux")  # pipelines leave registries of hooks themselves
+    before = {
+        name: ({k: v.clone() for k, v in part.state_dict().items()}, set(vars(part)))
+        for name, part in pipe.components.items()
+        if isinstance(part, nn.Module)
+    }
+    tightfit.fit(pipe, card="virtual:1GiB", vram=TIGHT["flux"])
+    call(pipe, "flux")
+    tightfit.unfit(pipe)
+    for name, (weights, attributes) in before.items():
+        part = pipe.components[name]
+        assert set(vars(part)) == attributes
+        for key, value in part.state_dict().items():
+            assert value.device.type == "cpu"
+            assert torch.equal(value, weights[key])
+    call(pipe, "flux")
+
+
+def test_a_pipeline_is_fitted_once_and_unfitted_once() -> None:
+    """A sentence says so."""
+    pipe = tightfit.fit(tiny.wan(), card="virtual:1GiB")
+    with pytest.raises(UsageError, match="fitted already"):
+        tightfit.fit(pipe, card="virtual:1GiB")
+    with pytest.raises(UsageError, match="unfit it first"):
+        tightfit.fit(pipe.transformer, card="virtual:1GiB")
+    tightfit.unfit(pipe)
+    with pytest.raises(UsageError, match="not fitted"):
+        tightfit.unfit(pipe)
+
+
+def test_what_offloads_a_pipeline_already_is_refused_by_name() -> None:
+    """Two cannot place the same weights; what was taken before the refusal is given back."""
+    pipe = tiny.flux()
+    pipe.transformer._hf_hook = object()
+    with pytest.raises(UsageError, match="`transformer` is offloaded by accelerate"):
+        tightfit.fit(pipe, card="virtual:1GiB")
+    del pipe.transformer._hf_hook
+    tightfit.unfit(tightfit.fit(pipe, card="virtual:1GiB"))
+
+
+def test_idle_networks_leave_the_card_to_the_one_at_work() -> None:
+    """After a call, what is on the card is within the budget, and the encoders rest."""
+    pipe = tightfit.fit(tiny.flux(), card=open_card("virtual:1GiB"), vram=TIGHT["flux"])
+    try:
+        call(pipe, "flux")
+        kept = tightfit.fitted(pipe)
+        assert kept.networks["text_encoder"].taken == 0
+        assert kept.networks["transformer"].taken <= TIGHT["flux"]
+        assert "transformer" in kept.explain()
+    finally:
+        tightfit.unfit(pipe)
+
+
+def test_a_second_picture_needs_no_second_fit() -> None:
+    """Networks that rested come back, with the same bits."""
+    pipe = tightfit.fit(tiny.sdxl(), card=open_card("virtual:1GiB"), vram=TIGHT["sdxl"])
+    try:
+        assert torch.equal(call(pipe, "sdxl"), call(pipe, "sdxl"))
+    finally:
+        tightfit.unfit(pipe)
+
+
+def test_a_callback_and_several_pictures_behave_as_before() -> None:
+    """The caller's own arguments pass through."""
+    seen = []
+
+    def each(pipe: Any, step: int, time: Any, given: dict[str, Any]) -> dict[str, Any]:
+        del pipe, time
+        seen.append((step, given["latents"].device.type))
+        return given
+
+    pipe = tightfit.fit(tiny.flux(), card=open_card("virtual:1GiB"), vram=3 * MIB)
+    try:
+        made = call(pipe, "flux", callback_on_step_end=each, num_images_per_prompt=2)
+    finally:
+        tightfit.unfit(pipe)
+    assert len(made) == 2
+    assert seen == [(0, "vcard"), (1, "vcard")]
