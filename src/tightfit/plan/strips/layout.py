@@ -14,13 +14,17 @@ from tightfit.plan.strips.stages import CONSTANTS, Stage, Stages
 
 SLOTS = 2
 """Buffers on the card for what is on its way, up and down each: one is filled, one is used."""
-_SHARES = (0.3, 0.5, 0.7, 0.9)
+_SHARES = (0.35, 0.6, 0.85)
 _RESULT_SHARE = 8
 _TRIES = 4
+_REMEMBERED = 8
 _FEW = 4
-_SMALLER = 0.93
-_GROWTH = 64
-"""Steps of a sixteenth: a factor of 48."""
+_SMALLER = (1.0, 0.93, 0.86, 0.78, 0.68, 0.55, 0.4, 0.25)
+"""Of the room, what is laid out for, until the allocator gets by with the room."""
+_LESS = 0.87
+_GROWTH = (1.0, 1.1, 1.25, 1.5)
+_MANY = 200_000
+"""Rows times steps."""
 _MARGIN = 4
 """Rows beside a span, which an operator makes and nobody takes."""
 
@@ -120,24 +124,49 @@ class Laying:
     _strips: dict[tuple[int, int], tuple[Strip, ...]] = field(default_factory=dict)
     _taken: dict[tuple[int, int], Taken] = field(default_factory=dict)
     _fragments: dict[int, float] = field(default_factory=dict)
+    _layouts: dict[tuple[int, bool], Layout | None] = field(default_factory=dict)
 
     def within(self, room: int, *, given_on_card: bool = True) -> Layout | None:
         """The quickest way in `room` bytes of the card beside weights; None where there is none.
 
         With `given_on_card` the input lies there already, and is none of it.
         """
+        key = (room, given_on_card)
+        if key not in self._layouts:
+            while len(self._layouts) >= _REMEMBERED:
+                self._layouts.pop(next(iter(self._layouts)))
+            self._layouts[key] = self._within(room, given_on_card)
+        return self._layouts[key]
+
+    def _within(self, room: int, given_on_card: bool) -> Layout | None:
         if not self._below_ceiling(given_on_card):
             return None
-        asked = room
-        for _ in range(2 * _TRIES):
-            found = [self._shared(asked, share_, given_on_card) for share_ in _SHARES]
-            fitting = [one for one in found if one is not None]
-            layout = min(fitting, key=lambda one: one.seconds, default=None)
-            if layout is None:
-                return None
-            if self._holds(layout, room):
+        shares = _SHARES
+        for smaller in _SMALLER:
+            asked = int(room * smaller)
+            found = {part: self._shared(asked, part, given_on_card) for part in shares}
+            fitting = {part: one for part, one in found.items() if one is not None}
+            if not fitting:
+                break
+            best = min(fitting, key=lambda part: fitting[part].seconds)
+            if self._holds(fitting[best], room):
+                return fitting[best]
+            shares = (best * _LESS,)
+        return self._smallest(room, given_on_card)
+
+    def _smallest(self, room: int, given_on_card: bool) -> Layout | None:
+        """In as little as there is a layout for: where memory has steps, less may be of more use.
+
+        Of a large network that takes minutes to tell, and nobody would wait for so many strips.
+        """
+        least = self.least(given_on_card=given_on_card)
+        rows = max((extent.rows for extent in self.network.extents), default=0)
+        if least is None or least > room or rows * len(self.network.steps) > _MANY:
+            return None
+        for more in _GROWTH:
+            layout = self._shared(int(least * more), 1.0, given_on_card)
+            if layout is not None and self._holds(layout, room):
                 return layout
-            asked = int(asked * _SMALLER)
         return None
 
     def _holds(self, layout: Layout, room: int) -> bool:
@@ -146,16 +175,16 @@ class Laying:
             return True
         moves: list[tuple[int, int]] = []
         for laid in layout.stages:
-            for strip in laid.strips:
-                moves.extend(taken(self.network, laid.stage, strip).moves)
+            count = len(laid.strips)
+            for at in sorted({0, 1, count // 2, count - 1} & set(range(count))):
+                moves.extend(taken(self.network, laid.stage, laid.strips[at]).moves)
         held = [max(1, layout.card_arena + layout.passing), max(1, layout.always)]
         return replay(moves, self.allocator, held=held, limit=room).holds
 
     def least(self, *, given_on_card: bool = True) -> int | None:
-        """Bytes of the card below which no layout is found, to within a sixteenth; None where the
-        ceiling leaves none in any room.
+        """Bytes of the card below which no layout is found; None where the ceiling leaves none.
 
-        Strips of one row each take the least, but for what is kept beside them.
+        Strips of one row each take the least. What the allocator cannot use is not in it.
         """
         if not self._below_ceiling(given_on_card):
             return None
@@ -169,12 +198,7 @@ class Laying:
                 there += self._peak(stage, rows)
                 passing = max(passing, self._passing(stage, rows))
             beside = max(beside, there)
-        size = beside + passing
-        for _ in range(_GROWTH):
-            if self.within(size, given_on_card=given_on_card) is not None:
-                return size
-            size += max(1, size // 16)
-        return None
+        return beside + passing
 
     def _shared(self, room: int, part: float, given_on_card: bool) -> Layout | None:
         """With strips that take no more than a part of what is left beside what must stay."""

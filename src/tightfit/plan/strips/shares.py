@@ -25,14 +25,7 @@ def laid(
     `on_card` says whether the input goes there; else it stays on the host.
     """
     room = int(max(0, room - (given if on_card else 0)) * share)
-    found = laying.within(room, given_on_card=on_card)
-    if found is not None:
-        return found
-    # Under an allocator that takes memory in steps, more room is not always of more use.
-    least = laying.least(given_on_card=on_card)
-    if least is None or least > room:
-        return None
-    return laying.within(least, given_on_card=on_card)
+    return laying.within(room, given_on_card=on_card)
 
 
 def taken(card_bytes: int, *, given: int, share: float = MOST, on_card: bool = True) -> int:

@@ -206,7 +206,9 @@ class _Way:
         if size is None:
             return None
         given = self.ways.item_bytes()
-        return taken(size, given=given, share=self.share, on_card=self.given_on_card)
+        need = taken(size, given=given, share=self.share, on_card=self.given_on_card)
+        # The least leaves out what the allocator cannot use: more than there is, in any case.
+        return need if self.layout is not None else max(need, self.ways.room() + 1)
 
     def _barred(self) -> str | None:
         if self.layout is None:
@@ -225,8 +227,9 @@ class _Way:
         layout = self.layout
         if layout is None:  # nobody asked, so the least is tried
             assert self.least is not None  # else it was barred
-            layout = self.strips.laying.within(self.least, given_on_card=self.given_on_card)
-            assert layout is not None
+            layout = self.strips.laying.within(2 * self.least, given_on_card=self.given_on_card)
+        if layout is None:
+            raise torch.OutOfMemoryError("no strips are small enough")
         return self.ways.run(self, layout)
 
 
