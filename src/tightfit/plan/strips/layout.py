@@ -141,7 +141,7 @@ class Laying:
     def _within(self, room: int, given_on_card: bool) -> Layout | None:
         if not self._below_ceiling(given_on_card):
             return None
-        shares = _SHARES
+        shares: tuple[float, ...] = _SHARES
         for smaller in _SMALLER:
             asked = int(room * smaller)
             found = {part: self._shared(asked, part, given_on_card) for part in shares}
