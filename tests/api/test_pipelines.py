@@ -13,7 +13,7 @@ from torch import nn
 import tightfit
 from tests.pipelines import tiny
 from tightfit.card import Card, open_card
-from tightfit.errors import UsageError
+from tightfit.errors import MemoryShortage, UsageError
 from tightfit.units import KIB, MIB
 
 pytestmark = pytest.mark.filterwarnings(
@@ -179,3 +179,67 @@ def test_a_callback_and_several_pictures_behave_as_before() -> None:
         tightfit.unfit(pipe)
     assert len(made) == 2
     assert seen == [(0, "vcard"), (1, "vcard")]
+
+
+def lora(width: int = 64, rank: int = 4) -> dict[str, torch.Tensor]:
+    """Of two layers of the transformer, large enough to be seen."""
+    draw = torch.Generator().manual_seed(5)
+    names = ("single_transformer_blocks.0.attn.to_q", "transformer_blocks.1.attn.to_k")
+    return {
+        f"transformer.{name}.{half}.weight": torch.randn(shape, generator=draw)
+        for name in names
+        for half, shape in (("lora_A", (rank, width)), ("lora_B", (width, rank)))
+    }
+
+
+@pytest.mark.parametrize("when", ["before", "between"])
+def test_a_lora_of_a_pipeline_gives_the_same_bits_at_every_budget(when: str) -> None:
+    """Loaded by the pipeline itself, before it is fitted or between two pictures."""
+    pytest.importorskip("peft")
+    made = {}
+    for name, vram in (("roomy", None), ("tight", TIGHT["flux"] + 200 * KIB)):
+        pipe = tiny.flux()
+        if when == "before":
+            pipe.load_lora_weights(lora())
+        tightfit.fit(pipe, card=open_card("virtual:1GiB"), vram=vram)
+        try:
+            if when == "between":
+                made[f"{name} without"] = call(pipe, "flux")
+                pipe.load_lora_weights(lora())
+            made[name] = call(pipe, "flux")
+        finally:
+            tightfit.unfit(pipe)
+    assert torch.equal(made["roomy"], made["tight"])
+    if when == "between":
+        assert not torch.equal(made["tight"], made["tight without"])
+
+
+def test_a_network_of_a_fitted_pipeline_is_saved_as_it_is(tmp_path: Any) -> None:
+    """From the masters, while it streams."""
+    pipe = tightfit.fit(tiny.flux(), card=open_card("virtual:1GiB"), vram=TIGHT["flux"])
+    try:
+        call(pipe, "flux")
+        pipe.transformer.save_pretrained(tmp_path)
+    finally:
+        tightfit.unfit(pipe)
+    again = type(pipe.transformer).from_pretrained(tmp_path)
+    for key, value in again.state_dict().items():
+        assert torch.equal(value, pipe.transformer.state_dict()[key])
+
+
+def test_a_full_card_is_a_sentence_and_the_pipeline_goes_on_after_it() -> None:
+    """Nothing of the failed call stays on the card, and a larger budget would do."""
+    card = open_card("virtual:1GiB")
+    pipe = tightfit.fit(tiny.flux(), card=card, vram=900 * KIB)
+    try:
+        call(pipe, "flux")
+        said = "nothing"
+    except MemoryShortage as error:
+        said = str(error)
+    assert said.startswith("Not enough memory to run FluxTransformer2DModel.")
+    tightfit.unfit(pipe)
+    gc.collect()
+    assert card.read().allocated == 0
+    tightfit.fit(pipe, card=card, vram=TIGHT["flux"])
+    call(pipe, "flux")
+    tightfit.unfit(pipe)
