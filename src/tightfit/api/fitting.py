@@ -1,4 +1,4 @@
-"""`fit` and `unfit`: a module that is larger than its card, used as if it were not."""
+"""One module that is larger than its card, used as if it were not; `fits` is the door."""
 
 from __future__ import annotations
 
@@ -49,46 +49,13 @@ def fit(
     traces: bool = False,
     compares: bool = False,
 ) -> nn.Module:
-    """Let `module` run on a card that is smaller than it, with the numbers it would have anyway.
-
-    As many weights stay on the card as there is room for beside the call; the others lie in host
-    memory, and are copied to the card just before they are used. Before each call the room is
-    looked at again: when other programs take memory, or a larger input comes, weights leave the
-    card, and come back when it has been free for a while. A call that runs out of memory all the
-    same is made again with fewer weights on the card.
-
-    Inputs on the host are brought to the card; results stay there. There are no gradients. Until
-    `unfit`, a module stays in memory and on the card, even where nobody else has it any more.
-
-    Args:
-        module: on the host, any `torch.nn.Module`.
-        vram: of the card, what may be used: bytes, or text such as ``6GiB``, ``80%``; by default
-            all that is free.
-        card: ``cuda:0``, ``virtual:SIZE``, or an opened card; by default the first CUDA device.
-        reserve: bytes, or text, that are kept free for other programs.
-        mode: ``auto``, ``high`` (all resident, or refused), ``low`` (only what saves time), or
-            ``none`` (all streamed).
-        pack: ``auto`` (weights are packed, without loss, where a call is the faster for it), ``on``
-            (all that get smaller), or ``off``.
-        example: arguments of a typical call, by name or in order; only their shapes are looked at.
-            Without them the first call tells, and the weights are placed anew then.
-        method: what `example` is for: ``forward``, ``encode`` or ``decode``.
-        traces: keep what each step did, in ``fitted(module).session.steps``.
-        compares: for finding faults: wait for each copy, and compare it with what was to arrive.
-
-    Returns:
-        `module` itself, to be used as before. `unfit` gives it back as it was.
+    """`tightfit.fit` of a module.
 
     Raises:
         UsageError: for a module that is fitted already, for weights that cannot be streamed (by
             their path), and for options that mean nothing.
         MemoryShortage: where not even streaming everything leaves the call enough.
     """
-    if not isinstance(module, nn.Module):
-        raise UsageError(
-            f"fit takes a torch.nn.Module, and this is a {type(module).__name__}: give it the "
-            "parts of a pipeline one by one, such as pipe.transformer."
-        )
     _check_terms(mode, pack)
     if method not in ("forward", *METHODS):
         raise UsageError(f"method `{method}` is unknown: use forward, {', '.join(METHODS)}.")
