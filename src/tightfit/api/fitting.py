@@ -65,25 +65,8 @@ def fit(
     wish = BudgetWish.of(vram, reserve)
     opened = card if isinstance(card, Card) else open_card(card)
     amount = wish.on(opened.name, opened.read().total)
-    own = own_bytes(module)
-    fitted_module = Fitted(
-        module,
-        opened,
-        Terms(
-            _supply(opened, amount, own=own),
-            _mode(mode),
-            pack=_pack(pack),
-            pins=_pins(opened, own=own),
-            traces=traces,
-            compares=compares,
-        ),
-    )
-    _claim(module, fitted_module)
-    try:
-        fitted_module.open(None if example is None else _call(method, example))
-    except BaseException:
-        _known.pop(module, None)
-        raise
+    call = None if example is None else _call(method, example)
+    _take(module, opened, amount, mode, pack, call, traces=traces, compares=compares)
     return module
 
 
@@ -91,13 +74,35 @@ def fit_at_rest(module: nn.Module, *, card: Card, budget: Budget, mode: str, pac
     """As `fit`, for somebody who has more models than this one: its first call brings it."""
     _check_terms(mode, pack)
     refuse_unreadable(module)
+    return _take(module, card, budget, mode, pack, None, at_rest=True)
+
+
+def _take(
+    module: nn.Module,
+    card: Card,
+    budget: Budget,
+    mode: str,
+    pack: str,
+    example: Call | None,
+    *,
+    at_rest: bool = False,
+    traces: bool = False,
+    compares: bool = False,
+) -> Fitted:
+    """Fit it; where that fails, it is nobody's."""
     own = own_bytes(module)
-    supply = _supply(card, budget, own=own)
-    terms = Terms(supply, _mode(mode), pack=_pack(pack), pins=_pins(card, own=own))
+    terms = Terms(
+        _supply(card, budget, own=own),
+        _mode(mode),
+        pack=_pack(pack),
+        pins=_pins(card, own=own),
+        traces=traces,
+        compares=compares,
+    )
     kept = Fitted(module, card, terms)
     _claim(module, kept)
     try:
-        kept.open(at_rest=True)
+        kept.open(example, at_rest=at_rest)
     except BaseException:
         _known.pop(module, None)
         raise
