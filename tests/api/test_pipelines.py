@@ -98,6 +98,23 @@ def test_a_picture_in_strips_is_the_whole_one_but_for_rounding() -> None:
     assert (strips - whole).abs().max() <= 1e-4
 
 
+def test_the_latent_is_told_before_each_decode() -> None:
+    """On the host, with the values that the VAE is given, so that they can be kept."""
+    seen: list[torch.Tensor] = []
+    pipe = tightfit.fit(tiny.flux(), card=open_card("virtual:1GiB"), vram=TIGHT["flux"])
+    try:
+        call(pipe, "flux")
+        tightfit.fitted(pipe).before_decode = seen.append
+        picture = call(pipe, "flux", output="pt")
+    finally:
+        tightfit.unfit(pipe)
+    assert [latent.device.type for latent in seen] == ["cpu"]
+    with torch.no_grad():
+        decoded = pipe.vae.decode(seen[0]).sample
+    shown = pipe.image_processor.postprocess(decoded, output_type="pt")
+    assert (shown - picture).abs().max() <= 1e-5
+
+
 def test_unfit_gives_a_pipeline_back_as_it_was() -> None:
     """Its networks lie on the host with the weights they had, and no name on them is ours."""
     pipe = tiny.flux()

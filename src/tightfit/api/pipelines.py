@@ -44,6 +44,7 @@ class FittedPipeline:
         networks: by name in the pipeline, but for VAEs.
         vaes: by name; they are on the card only while they code.
         codings: what became of the last encodes and decodes, rung by rung.
+        before_decode: called with the raw latent, on the host, just before each decode.
     """
 
     pipe: Any
@@ -53,6 +54,7 @@ class FittedPipeline:
     networks: dict[str, Fitted] = field(default_factory=dict)
     vaes: dict[str, nn.Module] = field(default_factory=dict)
     codings: list[Attempt] = field(default_factory=list)
+    before_decode: Callable[[torch.Tensor], None] | None = None
     _calibrations: Calibrations = field(default_factory=Calibrations)
     _undo: ExitStack = field(default_factory=ExitStack)
 
@@ -140,7 +142,10 @@ class FittedPipeline:
             request,
             calibrations=self._calibrations,
         )
-        outcome = job.run(source.to("cpu", vae.dtype))
+        on_host = source.to("cpu", vae.dtype)
+        if direction == "decode" and self.before_decode is not None:
+            self.before_decode(on_host)
+        outcome = job.run(on_host)
         self.codings = [*self.codings, *outcome.attempts][-_REMEMBERED:]
         return outcome.value.to(self.card.device)
 
