@@ -20,6 +20,7 @@ from tightfit.adapters.encoders import ENCODERS
 from tightfit.adapters.libraries import LOADING, class_named, said_by_us
 from tightfit.adapters.packed import load_diffusers, load_transformers, packed_headers
 from tightfit.adapters.pipelines import PIPELINES
+from tightfit.adapters.random_weights import draw, unfilled
 from tightfit.adapters.specs import find_vae
 from tightfit.adapters.traits import SUPPORTED
 from tightfit.errors import InputError, UsageError
@@ -131,8 +132,9 @@ def outline_part(part: Part, *, dtype: torch.dtype) -> nn.Module:
 def load_part(part: Part, *, dtype: torch.dtype) -> nn.Module:
     """The network with its weights on the host: as stored, or seeded random ones.
 
-    Random weights are drawn in float32, so they need twice the host memory of bfloat16 for a
-    moment. In `dtype`, with the exceptions of `outline_part`. The caller's random state stays.
+    In `dtype`, with the exceptions of `outline_part`. The caller's random state stays. Random
+    weights are seeded by their paths (`random_weights.draw`); a VAE's are those of `load_vae`,
+    which its class draws in float32 first.
 
     What `tightfit pack` wrote is unpacked, to the same bits.
 
@@ -140,9 +142,16 @@ def load_part(part: Part, *, dtype: torch.dtype) -> nn.Module:
     """
     with said_by_us(f"`{part.spec}`"), LOADING, torch.random.fork_rng(devices=[]):
         torch.manual_seed(_SEED)
-        if part.path is None:
+        if part.path is None and part.stage == DECODE:
             module = _built(part)
             _cast(module, part, dtype)
+        elif part.path is None:
+            with unfilled():
+                module = _built(part)
+            if part.library == "transformers":
+                module.tie_weights()  # type: ignore[operator]  # inside, a tie is two parameters
+            _cast(module, part, dtype)
+            draw(module)
         else:
             module = _loaded(part, part.path, dtype)
     return module.eval().requires_grad_(False)
