@@ -6,7 +6,6 @@ import math
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 import torch
 
@@ -14,6 +13,7 @@ from tightfit.allocators import ALIGNMENT, ASYNC_GRAIN, round_up
 from tightfit.place import placed
 from tightfit.plan.slack import FRAGMENTS, Moves, least_reserved, replay
 from tightfit.run.ladder import Keepsakes
+from tightfit.run.told import Told, told
 from tightfit.run.vae import Direction, Vae
 from tightfit.weigh import identity, weights
 from tightfit.weigh.calibration import Calibration, Seen
@@ -38,13 +38,6 @@ class Estimate:
     source: str
 
 
-class _Told(NamedTuple):
-    """What a dry run told: the peak of new tensors and scratch, and what fragments cost beside."""
-
-    bytes: int
-    fragments: int
-
-
 @dataclass
 class Estimator:
     """Dry runs of one VAE in one direction, remembered by shape and corrected by real runs.
@@ -66,7 +59,7 @@ class Estimator:
     workspaces: Workspaces = NONE
     calibration: Calibration = field(default_factory=Calibration)
     missed: bool = False
-    _known: dict[tuple[int, ...], _Told | None] = field(default_factory=dict)
+    _known: dict[tuple[int, ...], Told | None] = field(default_factory=dict)
 
     def need(self, shape: tuple[int, ...]) -> int | None:
         """Bytes that must be free for a call on a contiguous source of `shape`, beyond it.
@@ -111,23 +104,32 @@ class Estimator:
         self,
         small: tuple[int, ...],
         large: tuple[int, ...],
-        told: Callable[[tuple[int, ...]], int | None],
+        size_of: Callable[[tuple[int, ...]], int | None],
     ) -> tuple[int, float] | tuple[None, None]:
-        """Fixed bytes and slope through what is `told` (`need`, `likely`) of two shapes."""
-        one, two = told(small), told(large)
+        """Fixed bytes and slope through `size_of` (`need`, `likely`) of two shapes."""
+        one, two = size_of(small), size_of(large)
         sizes = [torch.Size(shape[2:]).numel() for shape in (small, large)]
         if one is None or two is None or sizes[0] == sizes[1]:
             return None, None
         slope = (two - one) / (sizes[1] - sizes[0])
         return max(0, int(one - slope * sizes[0])), slope
 
-    def _dry(self, shape: tuple[int, ...]) -> _Told | None:
+    def _dry(self, shape: tuple[int, ...]) -> Told | None:
         """What a dry run tells; remembered."""
         if shape not in self._known:
-            self._known[shape] = self._run(shape)
+            asked = (
+                self.direction,
+                getattr(self.vae.call(self.direction), "__name__", ""),
+                shape,
+                self.vae.dtype,
+                self.allocator,
+                self.grain,
+                self.workspaces.told,
+            )
+            self._known[shape] = told(self.vae.module, asked, lambda: self._run(shape))
         return self._known[shape]
 
-    def _run(self, shape: tuple[int, ...]) -> _Told | None:
+    def _run(self, shape: tuple[int, ...]) -> Told | None:
         call: Callable[[torch.Tensor], torch.Tensor] = self.vae.call(self.direction)
         keepsakes = Keepsakes(self.vae.module, device=torch.device("meta"))
         try:
@@ -142,15 +144,15 @@ class Estimator:
             keepsakes.drop()
         return self._replayed(sequence(run, self.workspaces), source.nbytes)
 
-    def _replayed(self, moves: Moves, source: int) -> _Told:
+    def _replayed(self, moves: Moves, source: int) -> Told:
         """The moves in blocks of the allocator, beside weights and a source of so many bytes."""
         if self.allocator not in FRAGMENTS:
-            return _Told(peak_of((key, round_up(size, ALIGNMENT)) for key, size in moves), 0)
+            return Told(peak_of((key, round_up(size, ALIGNMENT)) for key, size in moves), 0)
         there = [*self._weights(), source]
         before = replay((), self.allocator, held=there, grain=self.grain)
         free = replay(moves, self.allocator, held=there, grain=self.grain)
         least = least_reserved(moves, self.allocator, held=there, grain=self.grain)
-        return _Told(free.allocated - before.allocated, max(0, least - free.allocated))
+        return Told(free.allocated - before.allocated, max(0, least - free.allocated))
 
     def _weights(self) -> list[int]:
         """Bytes of each tensor that lies on the card meanwhile, ties once."""

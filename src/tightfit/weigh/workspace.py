@@ -10,7 +10,7 @@ tensor cores read). A pointwise one and a 2-D one of few channels take nothing. 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -80,6 +80,11 @@ class Workspaces:
     table: bool = False
     learnt: Mapping[str, float] = field(default_factory=dict)
     fixed: int = 0
+
+    @property
+    def told(self) -> Hashable:
+        """Equal for two that tell the same of every operator."""
+        return self.table, tuple(sorted(self.learnt.items()))
 
     def of(self, call: Operator) -> int:
         """The scratch of one operator."""

@@ -234,6 +234,45 @@ def test_an_interrupt_while_it_is_made_leaves_nothing_held(
     assert (driver.held, pins.asked) == ({}, 0)
 
 
+@pytest.mark.parametrize("closes", [True, False])
+def test_pages_that_come_meanwhile_are_waited_for(
+    card: Card, monkeypatch: pytest.MonkeyPatch, closes: bool
+) -> None:
+    """By who looks at them, and by who lets them go."""
+    driver, begun, go_on = Driver(), threading.Event(), threading.Event()
+
+    def touch(buffer: torch.Tensor) -> None:
+        begun.set()
+        assert go_on.wait(10)
+        buffer.zero_()
+
+    monkeypatch.setattr(module, "_touch", touch)
+    arena = HostArena(MIB, card, pins=driver.pins(), ahead=True)
+    assert begun.wait(10)
+    assert driver.held == {}
+    threading.Timer(0.05, go_on.set).start()
+    if not closes:
+        assert arena.view(0, (4,), torch.float32).eq(0).all()
+        assert arena.pinned
+        assert list(driver.held.values()) == [MIB]
+    arena.close()
+    assert (driver.held, arena.bytes) == ({}, 0)
+
+
+def test_what_kept_pages_away_is_raised_where_they_are_needed(
+    card: Card, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not in the thread that took them."""
+
+    def touch(buffer: torch.Tensor) -> None:
+        raise MemoryError(f"no {buffer.nbytes} bytes")
+
+    monkeypatch.setattr(module, "_touch", touch)
+    with HostArena(MIB, card, ahead=True) as arena, pytest.raises(MemoryError, match="no 1048576"):
+        arena.view(0, (1,), torch.uint8)
+    assert arena.bytes == 0
+
+
 @pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
 def test_an_error_inside_lets_it_go(card: Card, error: type[BaseException]) -> None:
     """As the end of the job does."""

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.plan.strips.networks import networks
-from tightfit.plan.strips.network import Kind, Network
+from tightfit.plan.strips.layout import Laying, Rates
+from tightfit.plan.strips.network import Extent, Kind, Network, Step, Use
+from tightfit.plan.strips.reach import SAME
 from tightfit.plan.strips.shelf import rounded
-from tightfit.plan.strips.spans import Strip, strip_of, taken, work
+from tightfit.plan.strips.spans import Strip, at_once, strip_of, taken, work
 from tightfit.plan.strips.stages import Stage, staged
 
 
@@ -117,3 +120,42 @@ def test_one_strip_does_the_work_once(network: Network) -> None:
         for count in (2, 5):
             strips = [strip_of(network, stage, index, count) for index in range(count)]
             assert work(network, stage, strips) >= once * (1 - 1e-9) - 1e-6
+
+
+def _attentions(frames: int) -> Network:
+    """Of one input of eight rows each frame makes its own, and looks at all of that at once."""
+    extents, steps = [Extent(8000, 8, 0)], []
+
+    def made(size: int, memory: int | None = None) -> int:
+        extents.append(Extent(size, 8, len(extents) if memory is None else memory))
+        return len(extents) - 1
+
+    results = []
+    for _ in range(frames):
+        mixed = made(24000)
+        steps.append(Step(Kind.LOCAL, (Use(0, SAME),), (mixed,)))
+        flat = made(24000, mixed)
+        steps.append(Step(Kind.WHOLE, (Use(mixed),), (flat,)))
+        seen = made(8000)
+        steps.append(Step(Kind.WHOLE, (Use(flat),), (seen,), 0.5))
+        again = made(8000, seen)
+        steps.append(Step(Kind.WHOLE, (Use(seen),), (again,)))
+        results.append(again)
+    total = made(8000)
+    steps.append(Step(Kind.LOCAL, tuple(Use(value, SAME) for value in results), (total,)))
+    return Network(tuple(steps), tuple(extents), 0, total)
+
+
+@pytest.mark.parametrize("frames", [1, 2, 7])
+def test_what_is_read_at_once_is_there_for_one_reader_at_a_time(frames: int) -> None:
+    """Through a buffer as large; what they make stays, under whatever name it is read later."""
+    network = _attentions(frames)
+    stages = staged(network)
+    (stage,) = (each for each in stages.stages if each.number == 1)
+    before = (frames - 1) * rounded(8000)
+    there = rounded(24000)
+    peak = max(there + rounded(24000), there + rounded(8000) + (24000 + 8000) // 2)
+    assert at_once(network, stage, stages.last) == before + peak
+    room = Laying(network, stages, Rates(1.0, 1.0)).least()
+    assert room is not None
+    assert room >= frames * rounded(8000)

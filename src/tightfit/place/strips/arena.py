@@ -32,8 +32,8 @@ class HostArena:
     Copies between it and the card keep nobody waiting where it is `pinned`; else they are the same
     copies, slower. It is closed when all of them are done, and views are of no use from then on.
 
-    Attributes:
-        pinned: the driver holds it in place.
+    The pages of a large one take a second to come; taken `ahead`, they do so while the first strips
+    run, and who needs them waits.
     """
 
     def __init__(
@@ -44,8 +44,9 @@ class HostArena:
         pin: bool | None = None,
         pins: Pins | None = None,
         memory: HostMemory | None = None,
+        ahead: bool = False,
     ) -> None:
-        """Take `size` bytes: all pages are there at once, so that the job does not wait for them.
+        """Take `size` bytes: all pages, so that a copy does not wait for them.
 
         Args:
             size: in bytes.
@@ -54,6 +55,7 @@ class HostArena:
                 refusal is no error.
             pins: by whom; None is the driver of `card`, within `pin_budget`.
             memory: the host, if somebody has looked already.
+            ahead: return before the pages are there.
 
         Raises:
             MemoryShortage: the host has no room for it; nothing was taken.
@@ -62,20 +64,33 @@ class HostArena:
         _refuse_too_much(size, memory)
         if pins is None:
             pins = Pins.cuda(pin_budget(memory)) if card.kind == "cuda" else Pins.none()
-        self.pinned = False
+        self._pinned = False
         self._pins = pins
         self._buffer = mapping(size, what="activations", private=True)
+        self._failure: BaseException | None = None
+        self._coming: threading.Thread | None = None
         try:
-            _touch(self._buffer)
-            if pin is not False:
-                self.pinned = pins.hold(self._buffer)
+            if ahead:
+                self._coming = threading.Thread(
+                    target=self._come, args=(pin,), name="tightfit activations", daemon=True
+                )
+                self._coming.start()
+            else:
+                self._take(pin)
         except BaseException:
             self.close()
             raise
 
     @property
+    def pinned(self) -> bool:
+        """Whether the driver holds it in place."""
+        self._there()
+        return self._pinned
+
+    @property
     def buffer(self) -> torch.Tensor:
         """All of it, as uint8 [size]; empty once it is closed."""
+        self._there()
         return self._buffer
 
     @property
@@ -88,6 +103,7 @@ class HostArena:
 
         Raises `ValueError` where it would not lie inside, or not at a multiple of its item size.
         """
+        self._there()
         size = math.prod(shape) * dtype.itemsize
         if offset < 0 or offset % dtype.itemsize or offset + size > self.bytes:
             raise ValueError(
@@ -98,9 +114,30 @@ class HostArena:
 
     def close(self) -> None:
         """Let it go, with its last view; nothing may be under way. Harmless when repeated."""
+        if self._coming is not None:
+            self._coming.join()
         self._pins.release(self._buffer)
-        self.pinned = False
+        self._pinned, self._coming, self._failure = False, None, None
         self._buffer = torch.empty(0, dtype=torch.uint8)
+
+    def _take(self, pin: bool | None) -> None:
+        _touch(self._buffer)
+        if pin is not False:
+            self._pinned = self._pins.hold(self._buffer)
+
+    def _come(self, pin: bool | None) -> None:
+        try:
+            self._take(pin)
+        except BaseException as error:
+            self._failure = error
+
+    def _there(self) -> None:
+        """All pages are; else what kept them away is raised."""
+        if self._coming is not None:
+            self._coming.join()
+            self._coming = None
+        if self._failure is not None:
+            raise self._failure
 
     def __enter__(self) -> Self:
         return self

@@ -9,8 +9,8 @@ from tightfit.plan.slack import FRAGMENTS, least_reserved, replay
 from tightfit.plan.strips.network import Kind, Network
 from tightfit.plan.strips.reach import share
 from tightfit.plan.strips.shelf import Shelf, rounded
-from tightfit.plan.strips.spans import Strip, Taken, strip_of, taken, work
-from tightfit.plan.strips.stages import CONSTANTS, Stage, Stages
+from tightfit.plan.strips.spans import Strip, Taken, at_once, strip_of, taken, work
+from tightfit.plan.strips.stages import Stage, Stages
 
 SLOTS = 2
 """Buffers on the card for what is on its way, up and down each: one is filled, one is used."""
@@ -124,6 +124,7 @@ class Laying:
     _strips: dict[tuple[int, int], tuple[Strip, ...]] = field(default_factory=dict)
     _taken: dict[tuple[int, int], Taken] = field(default_factory=dict)
     _fragments: dict[int, float] = field(default_factory=dict)
+    _beside: dict[int, int] = field(default_factory=dict)
     _layouts: dict[tuple[int, bool], Layout | None] = field(default_factory=dict)
 
     def within(self, room: int, *, given_on_card: bool = True) -> Layout | None:
@@ -190,7 +191,7 @@ class Laying:
             return None
         fixed, beside, passing = self._fixed(), 0, 0
         for stage in self.stages.stages:
-            there = fixed[stage.number] + self._gathered(stage)
+            there = fixed[stage.number] + self._at_once(stage)
             if stage.in_strips:
                 rows = self._most_strips(stage)
                 if not self._spans_below_ceiling(stage, rows):
@@ -210,7 +211,7 @@ class Laying:
         counts: dict[int, int] = {}
         beside = passing = always = 0
         for stage in self.stages.stages:
-            there = fixed[stage.number] + self._gathered(stage)
+            there = fixed[stage.number] + self._at_once(stage)
             there += result.bytes if result_on_card else 0
             left, always = room - there, max(always, there)
             counts[stage.number] = 0
@@ -249,35 +250,35 @@ class Laying:
         return SLOTS * (rounded(told.load) + rounded(told.store))
 
     def _fixed(self) -> dict[int, int]:
-        """Bytes that lie on the card during each stage, whatever is decided."""
+        """Bytes that lie on the card during each stage, whatever is decided: results of stages
+        before it that run on all rows at once."""
         extents, stages = self.network.extents, self.stages
-        numbers = [stage.number for stage in stages.stages]
-        fixed = dict.fromkeys(numbers, 0)
-        memories: set[int] = set()
+        lives: dict[int, tuple[int, int, int]] = {}  # memory -> made, last read, bytes
         for value, made in stages.made.items():
             last = stages.last.get(value)
-            if last is None or made % 2 == 0 or extents[value].memory in memories:
+            if last is None or made % 2 == 0:
                 continue
-            memories.add(extents[value].memory)
-            for number in numbers:
-                if made <= number <= last:
-                    fixed[number] += rounded(extents[value].bytes)
-        return fixed
-
-    def _gathered(self, stage: Stage) -> int:
-        """Bytes of what is read all at once, and for a stage without strips, of what it takes."""
-        extents = self.network.extents
-        total = sum(rounded(extents[value].bytes) for value in stage.gathers)
-        if stage.in_strips or stage.number == CONSTANTS:
-            return total
-        beside = 0.0
-        for at in stage.steps:
-            step = self.network.steps[at]
-            sizes = [extents[use.value].bytes for use in step.uses]
-            beside = max(
-                beside, step.scratch * (sum(sizes) + sum(extents[v].bytes for v in step.makes))
+            memory, size = extents[value].memory, rounded(extents[value].bytes)
+            first, until, known = lives.get(memory, (made, last, size))
+            lives[memory] = (min(first, made), max(until, last), max(known, size))
+        return {
+            stage.number: sum(
+                size for made, last, size in lives.values() if made < stage.number <= last
             )
-        return total + int(beside)
+            for stage in stages.stages
+        }
+
+    def _at_once(self, stage: Stage) -> int:
+        """Bytes that a stage takes of the card beside what lies there when it begins."""
+        if stage.number in self._beside:
+            return self._beside[stage.number]
+        if stage.in_strips:
+            extents = self.network.extents
+            size = sum(rounded(extents[value].bytes) for value in stage.gathers)
+        else:
+            size = at_once(self.network, stage, self.stages.last)
+        self._beside[stage.number] = size
+        return size
 
     def _count(self, stage: Stage, room: int) -> int | None:
         """The fewest strips that take no more than `room`, fragments included."""

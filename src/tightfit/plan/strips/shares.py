@@ -9,6 +9,8 @@ STRIPS = "strips"
 SHARES = {0.92: STRIPS, 0.7: "smaller strips", 0.5: "smallest strips"}
 """Of the room, one try each: what a plan does not see takes the rest."""
 MOST = 0.92
+_DIGITS = 8
+"""Of a room in binary: a job that is done again finds its layout though a page came or went."""
 _ON_HOST = "{}, input on the host"
 
 
@@ -25,7 +27,8 @@ def laid(
     `on_card` says whether the input goes there; else it stays on the host.
     """
     room = int(max(0, room - (given if on_card else 0)) * share)
-    return laying.within(room, given_on_card=on_card)
+    step = 1 << max(0, room.bit_length() - _DIGITS)
+    return laying.within(room // step * step, given_on_card=on_card)
 
 
 def taken(card_bytes: int, *, given: int, share: float = MOST, on_card: bool = True) -> int:

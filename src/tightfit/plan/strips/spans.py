@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from tightfit.plan.strips.network import Kind, Network, Step
@@ -131,6 +131,43 @@ def taken(network: Network, stage: Stage, strip: Strip) -> Taken:
         max((_size(network, value, strip.own.get(value)) for value in stage.keeps), default=0),
         tuple(moves),
     )
+
+
+def at_once(network: Network, stage: Stage, last: Mapping[int, int]) -> int:
+    """The most bytes of the card that a stage without strips takes.
+
+    What it reads of strips is put together just before its first reader, through a buffer that may
+    be as large. `last` tells the last stage that reads a value.
+    """
+    extents = network.extents
+    uses: dict[int, int] = {}
+    for at in stage.steps:
+        step = network.steps[at]
+        for value in (*(use.value for use in step.uses), *step.makes):
+            uses[extents[value].memory] = at
+    gathers = set(stage.gathers)
+    live: dict[int, int] = {}
+    stay: set[int] = set()
+    now = peak = 0
+    for at in stage.steps:
+        step = network.steps[at]
+        touched = [use.value for use in step.uses]
+        for value in (*touched, *step.makes):
+            memory, size = extents[value].memory, rounded(extents[value].bytes)
+            if memory in live or (value in touched and value not in gathers):
+                continue
+            live[memory] = size
+            now += size
+            peak = max(peak, now + (size if value in gathers else 0))
+        sizes = (extents[value].bytes for value in (*touched, *step.makes))
+        peak = max(peak, now + int(step.scratch * sum(sizes)))
+        stay.update(extents[value].memory for value in step.makes
+                    if last.get(value, stage.number) > stage.number)  # fmt: skip
+        for value in (*touched, *step.makes):
+            memory = extents[value].memory
+            if uses[memory] <= at and memory not in stay:
+                now -= live.pop(memory, 0)
+    return peak
 
 
 def _height(span: Span, rows: int, spare: tuple[int, int]) -> int:

@@ -161,7 +161,8 @@ class Ladder:
             if values:
                 attempt = replace(attempt, error_bound=rung.error_bound())
                 if lesson is not None:
-                    self.lessons.learn(lesson, attempt.refusals or 0)
+                    refusals = attempt.refusals or 0
+                    self.lessons.learn(lesson, 0 if refusals <= rung.bears else refusals)
                 if not quiet or len(self.attempts) > first:
                     self.attempts.append(attempt)
                 return values[0]
@@ -232,7 +233,7 @@ class Ladder:
         if failure is None:
             self.drop(keepsakes)
             self.recorder.event("done", stage=stage.name, rung=rung.name)
-            if attempt.refusals:
+            if (attempt.refusals or 0) > rung.bears:
                 self._note(
                     f"{attempt.refusals} workspaces were refused without an error in rung "
                     f"`{rung.name}`: it may have been many times slower, and other kernels may "

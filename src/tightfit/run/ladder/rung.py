@@ -44,6 +44,8 @@ class Rung(Generic[T]):
         barred: why it must not be tried, whatever room there is; None for no reason.
         error_bound: after it held: the relative rms that it stays within, against a whole run;
             None is unknown.
+        bears: so many workspaces may be refused in it, and the next such job tries it again: it
+            has many operators, of which one got by with less.
     """
 
     name: str
@@ -57,6 +59,7 @@ class Rung(Generic[T]):
     probe: bool = False
     barred: Callable[[], str | None] = _nothing
     error_bound: Callable[[], float | None] = _nothing
+    bears: int = 0
 
     @property
     def identity(self) -> Hashable:

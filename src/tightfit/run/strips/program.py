@@ -25,7 +25,7 @@ class Program:
         network: the same as numbers.
         axes: value → along which axis its rows lie.
         shapes, dtypes: of every value, those between two halves included.
-        gathered: names of operators that have to see all rows at once.
+        gathered: names of operators that have to see all rows at once, but for views.
     """
 
     graph: Graph
@@ -72,7 +72,7 @@ def programmed(
         if part is None:
             second = shapes[node.reads[1]] if len(node.reads) > 1 else ()
             part = _whole(node, Kind.WHOLE, device, second)
-            if any(value in axes for value in node.reads):
+            if not _is_view(graph, part) and any(value in axes for value in node.reads):
                 gathered[node.name] = None
         parts.append(part)
         if part.axis is not None:
@@ -81,6 +81,11 @@ def programmed(
     return Program(
         graph, tuple(parts), network, axes, tuple(shapes), tuple(dtypes), tuple(gathered)
     )
+
+
+def _is_view(graph: Graph, part: Part) -> bool:
+    read = {graph.values[need.value].storage for need in part.needs}
+    return all(graph.values[value].storage in read for value in part.makes)
 
 
 def _whole(node: Node, kind: Kind, device: torch.device, weight: tuple[int, ...] = ()) -> Part:

@@ -206,14 +206,27 @@ class Runner:
     # --- stages ---
 
     def _at_once(self, laid: LaidStage) -> None:
-        gathered = {value: self._gathered(value) for value in laid.stage.gathers}
-        for at in laid.stage.steps:
+        """What is read is put together for its first reader, and let go after its last."""
+        stage = laid.stage
+        drops = _last_uses(self.program.parts, stage.steps)
+        gathers = frozenset(stage.gathers)
+        gathered: dict[int, torch.Tensor] = {}
+        for at in stage.steps:
             part = self.program.parts[at]
-            given = [gathered[n.value] if n.value in gathered else self._held(n.value)
-                     for n in part.needs]  # fmt: skip
-            made = part.run(given, (0, 0), ())
+            for value in (need.value for need in part.needs):
+                if value in gathers and value not in gathered:
+                    gathered[value] = self._gathered(value)
+            made = part.run(
+                [gathered[n.value] if n.value in gathered else self._held(n.value)
+                 for n in part.needs], (0, 0), ()
+            )  # fmt: skip
             self._there.update(zip(part.makes, made, strict=True))
-        self._drop(self.layout.dead.get((laid.stage.number, 0), ()))
+            del made
+            for value in drops.get(at, ()):
+                gathered.pop(value, None)
+                if self.layout.last.get(value, stage.number) <= stage.number:
+                    self._there.pop(value, None)
+        self._drop(self.layout.dead.get((stage.number, 0), ()))
 
     def _in_strips(self, laid: LaidStage) -> None:
         stage = laid.stage

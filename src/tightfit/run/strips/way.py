@@ -126,7 +126,7 @@ class StripWays:
             done += 1
             self.progress(way.name, done, total)
 
-        with HostArena(max(1, layout.host_bytes), self.card) as arena:
+        with HostArena(max(1, layout.host_bytes), self.card, ahead=True) as arena:
             lanes = Lanes(compute_of(self.card), open_lane(self.card), open_lane(self.card))
             held = {each.path: each.tensor for each in weights(self.vae.module)}
             runner = Runner(
@@ -199,6 +199,7 @@ class _Way:
             barred=self._barred,
             key=("strips", self.given_on_card, sizes),
             error_bound=lambda: ROUNDING.get(self.ways.vae.dtype),
+            bears=0 if layout is None else len(layout.stages),
         )
 
     def _need(self) -> int | None:
