@@ -19,6 +19,7 @@ from tightfit.adapters.architectures import ARCHITECTURES, Architecture
 from tightfit.adapters.encoders import ENCODERS
 from tightfit.adapters.libraries import LOADING, class_named, said_by_us
 from tightfit.adapters.packed import load_diffusers, load_transformers, packed_headers
+from tightfit.adapters.part_file import header_of, in_eight_bits, load_file, refuse_missing
 from tightfit.adapters.pipelines import PIPELINES
 from tightfit.adapters.random_weights import draw, unfilled
 from tightfit.adapters.specs import find_vae
@@ -52,7 +53,7 @@ class Part:
         library: ``diffusers`` or ``transformers``.
         class_name: of that library.
         config: arguments of the constructor, or the configuration as it is stored.
-        path: the folder with the weights; None where they are random.
+        path: the folder with the weights, or their one file; None where they are random.
         random: whether the weights are random.
         pipeline_class: of diffusers, where there is a whole.
     """
@@ -85,12 +86,12 @@ def find_parts(spec: str) -> tuple[Part, ...]:
     if kind == "mini":
         path = find_vae(spec).path
         assert path is not None
-        return (_alone(spec, path),)
+        return (stand_alone(spec, path),)
     path = Path(spec).expanduser()
     if (path / "model_index.json").is_file():
         return _whole(spec, path)
     if (path / "config.json").is_file():
-        return (_alone(spec, path),)
+        return (stand_alone(spec, path),)
     if path.is_dir():
         raise InputError(f"`{spec}` is a folder without a model_index.json or a config.json.")
     if path.is_file():
@@ -136,9 +137,10 @@ def load_part(part: Part, *, dtype: torch.dtype) -> nn.Module:
     weights are seeded by their paths (`random_weights.draw`); a VAE's are those of `load_vae`,
     which its class draws in float32 first.
 
-    What `tightfit pack` wrote is unpacked, to the same bits.
+    What `tightfit pack` wrote is unpacked, to the same bits. Weights in eight bits and those of
+    GGUF stay as they are stored.
 
-    Raises `InputError` where the folder cannot be loaded.
+    Raises `InputError` where the folder or the file cannot be loaded, or lacks a weight.
     """
     with said_by_us(f"`{part.spec}`"), LOADING, torch.random.fork_rng(devices=[]):
         torch.manual_seed(_SEED)
@@ -152,6 +154,12 @@ def load_part(part: Part, *, dtype: torch.dtype) -> nn.Module:
                 module.tie_weights()  # type: ignore[operator]  # inside, a tie is two parameters
             _cast(module, part, dtype)
             draw(module)
+        elif part.path.is_file() or in_eight_bits(header_of(part.path)):
+            cls = class_named(part.library, part.class_name)
+            config = copy.deepcopy(dict(part.config))
+            module = load_file(cls, config, part.path, dtype=dtype, library=part.library)
+            if not _is_small(part.path):
+                _cast(module, part, dtype)
         else:
             module = _loaded(part, part.path, dtype)
     return module.eval().requires_grad_(False)
@@ -212,7 +220,7 @@ def _random(
 
 def _whole(spec: str, path: Path) -> tuple[Part, ...]:
     """A pipeline's own folder."""
-    index = _json(spec, path / "model_index.json")
+    index = read_json(spec, path / "model_index.json")
     class_name = str(index.get("_class_name"))
     name = path.resolve().name
     parts = []
@@ -223,7 +231,7 @@ def _whole(spec: str, path: Path) -> tuple[Part, ...]:
         if component.endswith(_NO_WEIGHTS):
             continue
         folder = path / slot
-        config = _json(spec, folder / "config.json")
+        config = read_json(spec, folder / "config.json")
         stage = _stage(slot, component, library)
         parts.append(
             Part(
@@ -243,9 +251,9 @@ def _whole(spec: str, path: Path) -> tuple[Part, ...]:
     return tuple(sorted(parts, key=lambda part: STAGES.index(part.stage)))
 
 
-def _alone(spec: str, path: Path) -> Part:
+def stand_alone(spec: str, path: Path) -> Part:
     """A component's own folder, perhaps inside that of a pipeline."""
-    config = _json(spec, path / "config.json")
+    config = read_json(spec, path / "config.json")
     names = config.get("architectures") or [None]
     diffusers = "_class_name" in config
     class_name = config["_class_name"] if diffusers else names[0]
@@ -265,12 +273,12 @@ def _alone(spec: str, path: Path) -> Part:
         config,
         path,
         pipeline_class=(
-            str(_json(spec, whole / "model_index.json").get("_class_name")) if inside else None
+            str(read_json(spec, whole / "model_index.json").get("_class_name")) if inside else None
         ),
     )
 
 
-def _json(spec: str, path: Path) -> dict[str, Any]:
+def read_json(spec: str, path: Path) -> dict[str, Any]:
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -313,7 +321,17 @@ def _loaded(part: Part, folder: Path, dtype: torch.dtype) -> nn.Module:
         load = load_transformers if transformers else load_diffusers
         return load(cls, folder, dtype)
     keyword = "dtype" if transformers else "torch_dtype"
-    return _typed(cls.from_pretrained(folder, local_files_only=True, **{keyword: dtype}))
+    module, told = cls.from_pretrained(
+        folder, local_files_only=True, output_loading_info=True, **{keyword: dtype}
+    )
+    refuse_missing(str(folder), told)
+    return _typed(module)
+
+
+def _is_small(path: Path) -> bool:
+    """Whether weights are stored in fewer bits than are computed in."""
+    header = header_of(path)
+    return header.format == "gguf" or in_eight_bits(header)
 
 
 def _cast(module: nn.Module, part: Part, dtype: torch.dtype) -> None:
