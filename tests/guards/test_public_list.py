@@ -10,6 +10,7 @@ PUBLIC = [
     "Frames",
     "Plan",
     "Result",
+    "Session",
     "Watching",
     "decode",
     "encode",

@@ -20,8 +20,8 @@ from tightfit.run.vae import Direction
 Code = Callable[[Direction, torch.Tensor], torch.Tensor]
 """Codes a tensor in the VAE's raw space: a latent to samples, or samples to moments of the
 posterior (mean and log variance, [B,2C,…]); the result lies on the card."""
-AsWritten = Callable[[Callable[[], Any]], Any]
-"""Makes a call of the VAE's own methods, with its weights on the card."""
+AsWritten = Callable[[Direction, object, Callable[[], Any]], Any]
+"""Makes a call of the VAE's own methods, with its weights on the card; told what is coded."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ def components_of(pipe: Any) -> tuple[Component, ...]:
 
 
 def _refuse_placed(name: str, module: nn.Module) -> None:
-    hooked = next((path for path, m in module.named_modules() if hasattr(m, "_hf_hook")), None)
+    hooked = next((path for path, m in module.named_modules() if _is_hooked(m)), None)
     if hooked is not None:
         raise UsageError(
             f"`{name}` is offloaded by accelerate (`{hooked or name}` has its hook): call "
@@ -81,6 +81,11 @@ def _refuse_placed(name: str, module: nn.Module) -> None:
                 f"`{name}` is offloaded in groups (`{path or name}` has the hook): load the "
                 "pipeline anew without enable_group_offload."
             )
+
+
+def _is_hooked(module: nn.Module) -> bool:
+    """By somebody else: a part that two pipelines share may answer for us already."""
+    return not isinstance(getattr(module, "_hf_hook", _ANSWERS), _RunsOn)
 
 
 def _is_known_vae(module: nn.Module) -> bool:
@@ -110,6 +115,9 @@ class _RunsOn:
     def detach_hook(self, module: nn.Module) -> nn.Module:
         """Nothing was changed."""
         return module
+
+
+_ANSWERS = _RunsOn(torch.device("cpu"))
 
 
 def answer_for(module: nn.Module, device: torch.device) -> Callable[[], None]:
@@ -146,7 +154,8 @@ def code_by(module: nn.Module, code: Code, as_written: AsWritten) -> Callable[[]
             inside.now = True
             try:
                 if asked is None:
-                    return as_written(lambda: original(*args, **kwargs))
+                    source = args[0] if args else kwargs.get("z", kwargs.get("x"))
+                    return as_written(direction, source, lambda: original(*args, **kwargs))
                 value = made(code(direction, asked[0]))
             finally:
                 inside.now = False

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from tightfit.api.packing import pack, unpack
     from tightfit.api.planning import make_plan
     from tightfit.api.result import Frames, Result
+    from tightfit.api.session import Session
     from tightfit.api.tiling import tiled
     from tightfit.api.work import Watching
     from tightfit.plan.plan import Plan
@@ -18,6 +19,7 @@ __all__ = [
     "Frames",
     "Plan",
     "Result",
+    "Session",
     "Watching",
     "decode",
     "encode",
@@ -36,6 +38,7 @@ _HOMES = {
     "Frames": "api.result",
     "Plan": "plan.plan",
     "Result": "api.result",
+    "Session": "api.session",
     "Watching": "api.work",
     "decode": "api.coding",
     "encode": "api.coding",

@@ -10,6 +10,7 @@ from torch import nn
 from tightfit.adapters.live_pipeline import is_pipeline
 from tightfit.api import fitting, pipelines
 from tightfit.api.pipelines import FittedPipeline
+from tightfit.api.sharing import unfit_alone
 from tightfit.card import Card
 from tightfit.errors import UsageError
 from tightfit.run.fitting.fitted import Fitted
@@ -93,10 +94,12 @@ def fit(
 def unfit(x: T) -> T:
     """Give `x` back as it was before `fit`: on the host, hooks gone, the card's bytes freed.
 
-    Raises `UsageError` for what is not fitted, and from within a call of it.
+    What a session fitted, too. Raises `UsageError` for what is not fitted, for a part of a pipeline
+    that is, and from within a call of it.
     """
     if isinstance(x, nn.Module):
-        fitting.unfit(x)
+        if not unfit_alone(x):
+            fitting.unfit(x)
     else:
         pipelines.unfit_pipeline(x)
     return x

@@ -3,33 +3,39 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
-from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import nn
 
-from tightfit.adapters.diffusers_vae import adapt
-from tightfit.adapters.live_pipeline import Component, answer_for, code_by, components_of
-from tightfit.api.fitting import fit_at_rest, refuse_fitted, unfit
+from tightfit.adapters.live_pipeline import components_of
+from tightfit.api.shared_vae import SharedVae
+from tightfit.api.sharing import SharedCard, Taken
 from tightfit.card import Card, open_card
 from tightfit.errors import UsageError
-from tightfit.place import placed
 from tightfit.plan.budget import Budget, BudgetWish
-from tightfit.plan.room import room_left
 from tightfit.run.fitting.fitted import Fitted
-from tightfit.run.job import Job, Request
 from tightfit.run.ladder import Attempt
 from tightfit.run.shelf import Shelf
-from tightfit.run.vae import Direction, Vae
-from tightfit.units import format_bytes
-from tightfit.weigh import weight_bytes
-from tightfit.weigh.calibration import Calibrations
 
 _known: dict[int, FittedPipeline] = {}
 _guard = threading.Lock()
+
+
+@dataclass(frozen=True)
+class Spent:
+    """What a network of a pipeline took so far.
+
+    Attributes:
+        calls: that were made of it.
+        seconds: in them, with what its weights took to come; until the card was done where another
+            network came next.
+    """
+
+    calls: int
+    seconds: float
 
 
 @dataclass(eq=False, repr=False)
@@ -38,136 +44,110 @@ class FittedPipeline:
 
     Attributes:
         pipe: the user's, to be called as ever.
-        card: where it runs.
-        budget: bytes that it may use of that, and what is kept free for others.
-        shelf: who makes room for whom.
-        networks: by name in the pipeline, but for VAEs.
-        vaes: by name; they are on the card only while they code.
+        shared: the card, which other pipelines may use as well.
         codings: what became of the last encodes and decodes, rung by rung.
         before_decode: called with the raw latent, on the host, just before each decode.
     """
 
     pipe: Any
-    card: Card
-    budget: Budget
-    shelf: Shelf
-    networks: dict[str, Fitted] = field(default_factory=dict)
-    vaes: dict[str, nn.Module] = field(default_factory=dict)
+    shared: SharedCard
     codings: list[Attempt] = field(default_factory=list)
     before_decode: Callable[[torch.Tensor], None] | None = None
-    _calibrations: Calibrations = field(default_factory=Calibrations)
-    _undo: ExitStack = field(default_factory=ExitStack)
+    _parts: dict[str, Taken] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         names = ", ".join((*self.networks, *self.vaes))
         return f"FittedPipeline({type(self.pipe).__name__} on {self.card.name}: {names})"
 
+    @property
+    def card(self) -> Card:
+        """Where it runs."""
+        return self.shared.card
+
+    @property
+    def budget(self) -> Budget:
+        """Bytes that it may use of that, and what is kept free for others."""
+        return self.shared.budget
+
+    @property
+    def shelf(self) -> Shelf:
+        """Who makes room for whom."""
+        return self.shared.shelf
+
+    @property
+    def networks(self) -> dict[str, Fitted]:
+        """By name in the pipeline, but for VAEs."""
+        return {
+            name: each.network for name, each in self._parts.items() if each.network is not None
+        }
+
+    @property
+    def vaes(self) -> dict[str, nn.Module]:
+        """By name; they are on the card only while they code."""
+        return {name: each.module for name, each in self._parts.items() if each.network is None}
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it was not given back."""
+        return bool(self._parts)
+
+    @property
+    def times(self) -> dict[str, Spent]:
+        """What each network and VAE took so far; the host waits for the card.
+
+        Those that pipelines share have the calls of all of them.
+        """
+        self.shared.settle()
+        return {name: Spent(each.calls, each.seconds) for name, each in self._parts.items()}
+
     def explain(self) -> str:
         """A line for each network: where its weights are now; then who rested for whom."""
-        lines = []
-        for name, network in self.networks.items():
-            size = format_bytes(weight_bytes(network.module))
-            there = format_bytes(network.taken)
-            lines.append(f"{name}: {size}, {there} on the card now, {network.calls} calls")
-        for name, module in self.vaes.items():
-            size = format_bytes(weight_bytes(module))
-            lines.append(f"{name}: {size}, on the card while it codes")
+        lines = [part.explain(name) for name, part in self._parts.items()]
         lines += [f"{each.stage} by {each.rung}: {each.outcome}" for each in self.codings[-4:]]
         return "\n".join([*lines, *self.shelf.notes])
 
-    def open(self, components: tuple[Component, ...], mode: str, pack: str) -> None:
-        """Take every part; whatever happens, those that were taken are given back."""
+    def coded(self, attempts: Sequence[Attempt]) -> None:
+        """What became of an encode or a decode of it."""
+        self.codings = [*self.codings, *attempts][-_REMEMBERED:]
+
+    def open(self, *, mode: str, pack: str, label: str = "") -> None:
+        """Take every part, under names that begin with `label`.
+
+        Whatever happens, those that were taken are given back.
+        """
+        shared = self.shared
         try:
-            for each in components:
+            for each in components_of(self.pipe):
+                name = label + each.name
                 if each.is_vae:
-                    self._take_vae(each)
+                    taken = shared.take_vae(
+                        each.module, name, self, lambda taken: SharedVae(shared, taken).begin()
+                    )
                 else:
-                    self._take_network(each, mode, pack)
-                self._undo.callback(answer_for(each.module, self.card.device))
+                    taken = shared.take(each.module, name, self, mode=mode, pack=pack)
+                self._parts[each.name] = taken
         except BaseException:
             self.close()
             raise
 
     def close(self) -> None:
-        """Everything is as it was, on the host."""
-        self._undo.close()
+        """Every part that nobody else uses is as it was, on the host; harmless when repeated.
 
-    def _take_network(self, component: Component, mode: str, pack: str) -> None:
-        name, module = component.name, component.module
-        network = fit_at_rest(module, card=self.card, budget=self.budget, mode=mode, pack=pack)
-        self._undo.callback(lambda: unfit(module))
-        network.makes_room = lambda wanted: self._comes(name, wanted)
-        network.takes_room = lambda: self._free(name, None)
-        self.networks[name] = network
-        self.shelf.models[name] = _OnShelf(network)
-
-    def _comes(self, name: str, wanted: Callable[[], int]) -> None:
-        self.shelf.comes(name, wanted)
-
-    def _free(self, name: str, lacking: int | None) -> int:
-        """So many bytes more than are free now; None takes all there is."""
-        return self.shelf.needs(name, None if lacking is None else self.shelf.room() + lacking)
-
-    def _take_vae(self, component: Component) -> None:
-        name, module = component.name, component.module
-        refuse_fitted(module)
-
-        def code(direction: Direction, source: torch.Tensor) -> torch.Tensor:
-            return self._code(name, module, direction, source)
-
-        def as_written(call: Callable[[], Any]) -> Any:
-            self.shelf.comes(name, int)
-            self.shelf.needs(name, None)
-            with placed(module, self.card.device):
-                return call()
-
-        self._undo.callback(code_by(module, code, as_written))
-        self.vaes[name] = module
-
-    def _code(
-        self, name: str, module: nn.Module, direction: Direction, source: torch.Tensor
-    ) -> torch.Tensor:
-        """By the ladder: whole, whole without the others, strips, tiles."""
-        self.shelf.comes(name, int)
-        vae = adapt(module, hashed=False)  # its dtype may have been changed meanwhile
-        request = Request(
-            self.budget.budget,
-            self.budget.reserve,
-            evict=lambda lacking: self._free(name, lacking),
-        )
-        job = Job(
-            _of_moments(vae) if direction == "encode" else vae,
-            direction,
-            self.card,
-            request,
-            calibrations=self._calibrations,
-        )
-        on_host = source.to("cpu", vae.dtype)
-        if direction == "decode" and self.before_decode is not None:
-            self.before_decode(on_host)
-        outcome = job.run(on_host)
-        self.codings = [*self.codings, *outcome.attempts][-_REMEMBERED:]
-        return outcome.value.to(self.card.device)
+        Raises `UsageError` where one is being called by this thread: all others are given back.
+        """
+        failed: UsageError | None = None
+        for name, taken in reversed(list(self._parts.items())):
+            try:
+                self.shared.give_back(taken, self)
+            except UsageError as error:
+                failed = failed or error
+            else:
+                del self._parts[name]
+        if failed is not None:
+            raise failed
 
 
 _REMEMBERED = 64
-
-
-@dataclass
-class _OnShelf:
-    """A network as the shelf sees it."""
-
-    network: Fitted
-
-    @property
-    def taken(self) -> int:
-        return self.network.taken
-
-    def rest(self) -> int:
-        try:
-            return self.network.rest()
-        except UsageError:  # it is at work
-            return 0
 
 
 def fit_pipeline(
@@ -179,25 +159,41 @@ def fit_pipeline(
     mode: str,
     pack: str,
 ) -> None:
-    """Fit every network of `pipe`; see `tightfit.fit`."""
+    """Fit every network of `pipe`, which has the card to itself; see `tightfit.fit`."""
+    wish = BudgetWish.of(vram, reserve)
+    refuse_known(pipe)
+    components_of(pipe)  # what is refused is, before a card is opened
+    opened = card if isinstance(card, Card) else open_card(card)
+    shared = SharedCard(opened, wish.on(opened.name, opened.read().total))
+    keep(FittedPipeline(pipe, shared), mode=mode, pack=pack)
+
+
+def keep(fitted: FittedPipeline, *, mode: str, pack: str, label: str = "") -> None:
+    """Fit it, and know it from then on."""
+    refuse_known(fitted.pipe)
+    fitted.open(mode=mode, pack=pack, label=label)
+    with _guard:
+        _known[id(fitted.pipe)] = fitted
+
+
+def refuse_known(pipe: Any) -> None:
+    """Raise `UsageError` for a pipeline that is fitted."""
     with _guard:
         if id(pipe) in _known:
             raise UsageError(f"`{type(pipe).__name__}` is fitted already: unfit it first.")
-    wish = BudgetWish.of(vram, reserve)
-    components = components_of(pipe)
-    opened = card if isinstance(card, Card) else open_card(card)
-    budget = wish.on(opened.name, opened.read().total)
-    kept = FittedPipeline(pipe, opened, budget, Shelf(lambda: _room(opened, budget)))
-    kept.open(components, mode, pack)
-    with _guard:
-        _known[id(pipe)] = kept
 
 
 def unfit_pipeline(pipe: Any) -> None:
     """Give it back as it was. Raises `UsageError` for one that is not fitted."""
-    fitted_pipeline(pipe).close()
+    forget(fitted_pipeline(pipe))
+
+
+def forget(fitted: FittedPipeline) -> None:
+    """Give its pipeline back, and know it no more. Raises `UsageError` in the middle of a call."""
+    fitted.close()
     with _guard:
-        _known.pop(id(pipe), None)
+        if _known.get(id(fitted.pipe)) is fitted:
+            del _known[id(fitted.pipe)]
 
 
 def fitted_pipeline(pipe: Any) -> FittedPipeline:
@@ -207,22 +203,3 @@ def fitted_pipeline(pipe: Any) -> FittedPipeline:
     if found is None:
         raise UsageError(f"`{type(pipe).__name__}` is not fitted.")
     return found
-
-
-def _room(card: Card, budget: Budget) -> int:
-    now = card.read()
-    return room_left(
-        budget=budget.budget if now.limit is None else min(budget.budget, now.limit),
-        total=now.total,
-        held=now.allocated or 0,
-        held_by_others=now.held_by_others or 0,
-        context=now.context or 0,
-        reserve=budget.reserve,
-    )
-
-
-def _of_moments(vae: Vae) -> Vae:
-    """Encoding gives the posterior's moments, from which the pipeline draws as it likes."""
-    assert vae.moments is not None
-    traits = replace(vae.traits, latent_channels=2 * vae.traits.latent_channels)
-    return replace(vae, traits=traits, encode=vae.moments)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Hashable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -17,6 +17,7 @@ from tightfit.card import Card, Reading
 from tightfit.errors import MemoryShortage, UsageError
 from tightfit.place.streaming.home import bring_home
 from tightfit.place.streaming.streamed import Streaming
+from tightfit.plan.budget import Budget
 from tightfit.plan.plan import Plan
 from tightfit.plan.streaming.residency import Mode
 from tightfit.run.fitting.alterations import Alterations
@@ -60,6 +61,8 @@ class Fitted:
             for a thread that calls one; to `rest` never waits.
         takes_room: called where there was no room for a call, even with everything streamed; where
             it freed something (it says how many bytes), the call is made again.
+        turn: entered around each call from outside, and around what changes its weights. It may
+            wait: this module is not busy yet.
     """
 
     module: nn.Module
@@ -70,6 +73,7 @@ class Fitted:
     calls: int = 0
     makes_room: Callable[[Callable[[], int]], None] | None = None
     takes_room: Callable[[], int] | None = None
+    turn: Callable[[], AbstractContextManager[object]] = nullcontext
     _lock: threading.RLock = field(default_factory=threading.RLock)
     _looked: set[Hashable] = field(default_factory=set)
     _pressure: Pressure = field(default_factory=Pressure)
@@ -166,6 +170,24 @@ class Fitted:
                 raise UsageError(f"`{type(self.module).__name__}` is being called: unfit it after.")
             self._to_host()
 
+    def rebudget(self, budget: Budget) -> None:
+        """From the next call on, so much may be used of the card; weights move then.
+
+        Not to be called during a call.
+        """
+        with self._lock:
+            terms = [self.terms] if self._keeping is None else [self.terms, self._keeping.terms]
+            mine, *kept = [
+                replace(
+                    each,
+                    supply=replace(each.supply, budget=budget.budget, reserve=budget.reserve),
+                )
+                for each in terms
+            ]
+            self.terms = mine
+            if self._keeping is not None:
+                self._keeping.terms = kept[0]
+
     def rest(self) -> int:
         """Its weights leave the card until the next call; how many bytes came free.
 
@@ -220,7 +242,7 @@ class Fitted:
         The weights are placed again at once, for a call like the last one, also after an error;
         those that were at rest by the next call.
         """
-        with self._lock:
+        with self.turn(), self._lock:
             self._refuse_altering(method)
             if method == "load_lora_adapter":
                 check_loading(self.module, args, kwargs)
@@ -240,7 +262,7 @@ class Fitted:
         kwargs: dict[str, Any],
     ) -> Any:
         """What writes to weights finds them on the host, where they are until the next call."""
-        with self._lock:
+        with self.turn(), self._lock:
             self._refuse_altering(method)
             self._altered = True
             self._to_host()
@@ -326,7 +348,7 @@ class Fitted:
         kwargs: dict[str, Any],
     ) -> Any:
         """A call from outside, or, from within one, what it would have been."""
-        with self._lock:
+        with self.turn(), self._lock:
             if self._inside:
                 return run(*args, **kwargs)
             self._inside = True
@@ -388,14 +410,14 @@ class Fitted:
 
         name = type(self.module).__name__
         stage = Stage("forward", f"Not enough memory to run {name}.")
-        try:
-            return self._held(first, again, stage)
-        except MemoryShortage as shortage:
-            if self.takes_room is None or not self.takes_room():
-                raise
-            empty_frames(shortage)
-        drawn_again()
-        return self._held(first, again, stage)
+        while True:
+            try:
+                return self._held(first, again, stage)
+            except MemoryShortage as shortage:
+                if self.takes_room is None or not self.takes_room():
+                    raise
+                empty_frames(shortage)
+            drawn_again()
 
     def _held(
         self,
