@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -12,6 +13,7 @@ from torch import nn
 from tests.streaming import Case, Net
 from tightfit.card import open_card
 from tightfit.errors import UsageError
+from tightfit.place.streaming.compiled import Door, compiled_of
 from tightfit.place.streaming.running import Call, Running
 from tightfit.place.streaming.streamed import streamed
 from tightfit.plan.streaming.pieces import Level
@@ -242,3 +244,48 @@ def test_calls_that_a_compiler_runs_are_seen_to_be_under_way(way: Way) -> None:
         outer(torch.zeros(1))
         assert ended == [(outer.inside, True), (outer, True)]
         ended.clear()
+
+
+def door(module: nn.Module, name: str, went: list[str], *, first: bool = False) -> Door:
+    """It writes its name down."""
+
+    def enter(run: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        went.append(name)
+        return run(*args, **kwargs)
+
+    return Door(module, enter, first=first)
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations(range(3))))
+def test_doors_go_as_they_came_but_the_first_ones_stand_before(order: tuple[int, ...]) -> None:
+    """Whoever leaves first, the others stay, and at the end nothing is left of them."""
+    module, went = nn.Linear(2, 2), list[str]()
+    module.compile(backend=Compiler())
+    compiled = module._compiled_call_impl
+    doors = [
+        door(module, "a", went),
+        door(module, "b", went, first=True),
+        door(module, "c", went),
+    ]
+    names = {0: "a", 1: "b", 2: "c"}
+    for leaving in order:
+        went.clear()
+        module(torch.ones(1, 2))
+        assert went == [name for name in ("b", "a", "c") if name in names.values()]
+        assert compiled_of(module) is compiled
+        doors[leaving].remove()
+        doors[leaving].remove()
+        del names[leaving]
+    assert module._compiled_call_impl is compiled
+
+
+def test_a_module_that_is_not_compiled_has_no_name_of_ours_after_its_doors() -> None:
+    """Neither by one nor by two."""
+    module, went = nn.Linear(2, 2), list[str]()
+    before = set(vars(module))
+    outer, inner = door(module, "outer", went, first=True), door(module, "inner", went)
+    module(torch.ones(1, 2))
+    assert went == ["outer", "inner"]
+    outer.remove()
+    inner.remove()
+    assert set(vars(module)) == before

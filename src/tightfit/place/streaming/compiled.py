@@ -80,42 +80,73 @@ class Around:
 class Door:
     """Stands before everything else that a call of a module goes through.
 
+    There may be several: those that are `first` come before the others, and in each of the two
+    groups the one that came last comes last.
+
     Attributes:
-        inner: what the module is compiled to; None is nothing.
+        inner: what comes next: another door, or what the module is compiled to; None is nothing.
+        first: whether it stands before those that are not.
     """
 
     def __init__(
-        self, module: nn.Module, enter: Callable[[Callable[..., Any], Any, Any], Any]
+        self,
+        module: nn.Module,
+        enter: Callable[[Callable[..., Any], Any, Any], Any],
+        *,
+        first: bool = False,
     ) -> None:
         """`enter` is given what the call would have been, and its two kinds of arguments."""
-        self.inner: Any = compiled_of(module)
+        self.first = first
         self._module = module
         self._enter = enter
-        held: Any = module
-        held._compiled_call_impl = self
+        doors = _doors(module)
+        above = [door for door in doors if door.first] if first else doors
+        self.inner: Any = above[-1].inner if above else module._compiled_call_impl
+        if above:
+            above[-1].inner = self
+        else:
+            held: Any = module
+            held._compiled_call_impl = self
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """As the module."""
         return self._enter(self.inner or self._module._call_impl, args, kwargs)
 
     def remove(self) -> None:
-        """The module is what it was, if nobody has compiled it anew."""
-        if self._module._compiled_call_impl is self:
-            held: Any = self._module
-            del held._compiled_call_impl
-            if self.inner is not None:
-                _put(self._module, self.inner)
+        """The module is what it was, if nobody has compiled it anew; harmless when repeated."""
+        doors = _doors(self._module)
+        if self not in doors:
+            return
+        at = doors.index(self)
+        if at:
+            doors[at - 1].inner = self.inner
+            return
+        held: Any = self._module
+        del held._compiled_call_impl
+        if self.inner is not None:
+            held._compiled_call_impl = self.inner
 
 
 def compiled_of(module: nn.Module) -> Any:
     """What calls of `module` go to instead of its own; None where it is not compiled."""
-    found: Any = module._compiled_call_impl
-    return found.inner if isinstance(found, Door) else found
+    doors = _doors(module)
+    return doors[-1].inner if doors else module._compiled_call_impl
 
 
 def _put(module: nn.Module, call: Callable[..., Any]) -> None:
     held: Any = module
-    if isinstance(held._compiled_call_impl, Door):
-        held._compiled_call_impl.inner = call
+    doors = _doors(module)
+    if doors:
+        doors[-1].inner = call
     else:
         held._compiled_call_impl = call
+
+
+def _doors(module: nn.Module) -> list[Door]:
+    """In the order in which a call goes through them."""
+    found: list[Door] = []
+    next_one: Any = module._compiled_call_impl
+    while isinstance(next_one, Door):
+        found.append(next_one)
+        next_one = next_one.inner
+    return found
