@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
 
@@ -24,6 +24,7 @@ class Dialect:
     """How a text encoder is spoken to.
 
     Attributes:
+        vocabulary: how many ids there are.
         length: the most tokens of a text.
         words: ids of words, [first, last).
         marks: ids of what is no word.
@@ -34,6 +35,7 @@ class Dialect:
         answer: what asks for an answer, and what also says that there shall be no thinking.
     """
 
+    vocabulary: int
     length: int
     words: tuple[int, int]
     marks: Mapping[str, int]
@@ -52,10 +54,11 @@ def dialect_of(class_name: str, vocabulary: int) -> Dialect:
         marks = {"<|startoftext|>": vocabulary - 2, "<|endoftext|>": vocabulary - 1}
         begin, end = marks
         words = (_FIRST_WORD, vocabulary - 2)
-        return Dialect(77, words, marks, pad=end, begin=begin, end=end, lower=True)
+        return Dialect(vocabulary, 77, words, marks, pad=end, begin=begin, end=end, lower=True)
     if class_name.startswith(("T5", "UMT5")):
         marks = {"<pad>": 0, "</s>": 1, "<unk>": 2}
-        return Dialect(512, (_FIRST_WORD, vocabulary), marks, pad="<pad>", end="</s>")
+        words = (_FIRST_WORD, vocabulary)
+        return Dialect(vocabulary, 512, words, marks, pad="<pad>", end="</s>")
     if class_name.startswith("Mistral"):
         return _mistral(vocabulary)
     if class_name.startswith("Llama"):
@@ -73,8 +76,15 @@ def _mistral(vocabulary: int) -> Dialect:
     }
     words = (_FIRST_WORD, vocabulary)
     return Dialect(
-        131072, words, marks, pad="<pad>", begin="<s>", pads_left=True, turns=turns
-    )  # fmt: skip
+        vocabulary,
+        131072,
+        words,
+        marks,
+        pad="<pad>",
+        begin="<s>",
+        pads_left=True,
+        turns=turns,
+    )
 
 
 def _llama(vocabulary: int) -> Dialect:
@@ -87,7 +97,8 @@ def _llama(vocabulary: int) -> Dialect:
         "<|eot_id|>": first + 9,
         "<pad>": min(128258, vocabulary - 1),
     }
-    return Dialect(8192, (_FIRST_WORD, first), marks, pad="<pad>", begin="<|begin_of_text|>")
+    words, begin = (_FIRST_WORD, first), "<|begin_of_text|>"
+    return Dialect(vocabulary, 8192, words, marks, pad="<pad>", begin=begin)
 
 
 def _qwen(vocabulary: int) -> Dialect:
@@ -98,6 +109,7 @@ def _qwen(vocabulary: int) -> Dialect:
     turns = {role: (f"<|im_start|>{role}\n", "<|im_end|>\n") for role in roles}
     asks = "<|im_start|>assistant\n"
     return Dialect(
+        vocabulary,
         131072,
         (_FIRST_WORD, first),
         marks,
@@ -114,14 +126,8 @@ def stand_in(class_name: str, vocabulary: int, *, pads_with: int | None = None) 
     """
     dialect = dialect_of(class_name, vocabulary)
     if pads_with is not None:
-        dialect = _with_padding(dialect, pads_with)
+        dialect = replace(dialect, marks={**dialect.marks, "<pad>": pads_with}, pad="<pad>")
     return _class()(dialect)
-
-
-def _with_padding(dialect: Dialect, pads_with: int) -> Dialect:
-    from dataclasses import replace
-
-    return replace(dialect, marks={**dialect.marks, "<pad>": pads_with}, pad="<pad>")
 
 
 @cache
@@ -151,10 +157,12 @@ def _class() -> Any:
 
         @property
         def vocab_size(self) -> int:
-            return max(self.dialect.words[1], 1 + max(self.dialect.marks.values()))
+            return self.dialect.vocabulary
 
         def get_vocab(self) -> dict[str, int]:
-            return dict(self.added_tokens_encoder)
+            named = set(self.dialect.marks.values())
+            words = {f"#{at}": at for at in range(self.dialect.vocabulary) if at not in named}
+            return words | self.added_tokens_encoder
 
         def _tokenize(self, text: str, **kwargs: Any) -> list[str]:
             del kwargs
