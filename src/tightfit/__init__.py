@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from tightfit.api import (
         Frames,
+        Generated,
         Plan,
         Result,
         Session,
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
         encode,
         fit,
         fitted,
+        generate,
         load_weights,
         make_plan,
         pack,
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Frames",
+    "Generated",
     "Plan",
     "Result",
     "Session",
@@ -34,6 +37,7 @@ __all__ = [
     "encode",
     "fit",
     "fitted",
+    "generate",
     "load_weights",
     "make_plan",
     "pack",

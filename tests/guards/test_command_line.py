@@ -35,6 +35,11 @@ SURFACE = {
     | {"-o", "--out", "--vae", "--keep-alpha", "--background", "--frames", "--fps"}
     | {"--pad", "--sample"},
     "decode": MEMORY | {"-o", "--out", "--vae", "--allow-nan"},
+    "generate": (MEMORY - {"--tile", "--overlap", "--allow-cpu"})
+    | {"-o", "--out", "--prompt", "--prompts", "--negative", "--width", "--height", "--frames"}
+    | {"--fps", "--steps", "--guidance", "--seed", "--num", "--image", "--mask", "--strength"}
+    | {"--scheduler", "--lora", "--transformer", "--vae", "--text-encoder", "--base"}
+    | {"--weights", "--latents", "--resume"},
     "demo": {"--input", "-o", "--out"},
     "plan": (MEMORY - {"--overlap", "--no-estimate", "--allow-cpu", "--report", "--trace"})
     - {"--verbose", "-v"}

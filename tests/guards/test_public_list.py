@@ -8,6 +8,7 @@ import tightfit
 
 PUBLIC = [
     "Frames",
+    "Generated",
     "Plan",
     "Result",
     "Session",
@@ -16,6 +17,7 @@ PUBLIC = [
     "encode",
     "fit",
     "fitted",
+    "generate",
     "load_weights",
     "make_plan",
     "pack",

@@ -6,7 +6,9 @@ if TYPE_CHECKING:
     from tightfit.api.coding import decode, encode
     from tightfit.api.fits import fit, fitted, unfit
     from tightfit.api.fitting import placed
+    from tightfit.api.generating import generate
     from tightfit.api.loading import load_weights
+    from tightfit.api.making import Generated
     from tightfit.api.packing import pack, unpack
     from tightfit.api.planning import make_plan
     from tightfit.api.result import Frames, Result
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Frames",
+    "Generated",
     "Plan",
     "Result",
     "Session",
@@ -25,6 +28,7 @@ __all__ = [
     "encode",
     "fit",
     "fitted",
+    "generate",
     "load_weights",
     "make_plan",
     "pack",
@@ -36,6 +40,7 @@ __all__ = [
 
 _HOMES = {
     "Frames": "api.result",
+    "Generated": "api.making",
     "Plan": "plan.plan",
     "Result": "api.result",
     "Session": "api.session",
@@ -44,6 +49,7 @@ _HOMES = {
     "encode": "api.coding",
     "fit": "api.fits",
     "fitted": "api.fits",
+    "generate": "api.generating",
     "load_weights": "api.loading",
     "make_plan": "api.planning",
     "pack": "api.packing",

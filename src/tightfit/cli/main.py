@@ -16,6 +16,7 @@ from tightfit.cli.decode import decode
 from tightfit.cli.demo import demo
 from tightfit.cli.doctor import doctor
 from tightfit.cli.encode import encode
+from tightfit.cli.generate import generate
 from tightfit.cli.pack import pack
 from tightfit.cli.plan import plan
 from tightfit.errors import Cancelled, TightfitError
@@ -35,6 +36,7 @@ app = typer.Typer(
 app.command()(demo)
 app.command()(encode)
 app.command()(decode)
+app.command()(generate)
 app.command()(plan)
 app.command()(pack)
 app.command()(doctor)

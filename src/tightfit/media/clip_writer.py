@@ -29,12 +29,15 @@ class ClipWriter:
     """A context manager: H.264 in MP4, BT.709, at `fps` frames per second.
 
     Odd sizes, which the common 4:2:0 format cannot hold, are written as 4:4:4; `notes` says so
-    from the start. The file appears at `path` when the body ends without an exception.
+    from the start. `comment` stands in the file's metadata. The file appears at `path` when the
+    body ends without an exception.
 
     Raises `InputError` where the file cannot be written or the size is beyond what H.264 holds.
     """
 
-    def __init__(self, path: Path, width: int, height: int, fps: Fraction) -> None:
+    def __init__(
+        self, path: Path, width: int, height: int, fps: Fraction, *, comment: str = ""
+    ) -> None:
         check_writable(path, CLIP_KINDS)
         if not (0 < width <= _LARGEST and 0 < height <= _LARGEST):
             raise InputError(
@@ -45,6 +48,7 @@ class ClipWriter:
         self.width = width
         self.height = height
         self.fps = Fraction(fps)
+        self.comment = comment
         self.frames = 0
         odd = width % 2 or height % 2
         self._pixel_format = "yuv444p" if odd else "yuv420p"
@@ -92,6 +96,8 @@ class ClipWriter:
                 f"file:{temporary}", "w", format="mp4", options={"movflags": "+faststart"}
             )
             try:
+                if self.comment:
+                    self._container.metadata["comment"] = self.comment
                 self._stream = self._new_stream()
                 yield
                 if not self.frames:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
@@ -10,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from PIL import Image, UnidentifiedImageError
+from PIL.PngImagePlugin import PngInfo
 
 from tightfit.errors import InputError
 from tightfit.media import still
@@ -67,23 +69,33 @@ def read_picture(path: Path, *, keep_alpha: bool = False, background: Colour = W
     )
 
 
-def write_picture(path: Path, pixels: torch.Tensor) -> None:
+def write_picture(path: Path, pixels: torch.Tensor, *, text: Mapping[str, str] = {}) -> None:
     """Write RGB [3,H,W] or RGBA [4,H,W] with values in 0..1 as an 8-bit PNG.
+
+    `text` is what stands in its text chunks, by keywords of at most 79 Latin-1 letters.
 
     Values are rounded to the nearest step; those beyond 0..1 are clamped. Raises `JobFailed` on
     NaN or infinite values and on another shape, `InputError` where the file cannot be written.
     """
     check_writable(path, PICTURE_KINDS)
-    data = encode_png(to_bytes(pixels[None], goal=path, channels=(3, 4))[0])
+    data = encode_png(to_bytes(pixels[None], goal=path, channels=(3, 4))[0], text=text)
     with whole_file(path, needs=len(data)) as temporary:
         temporary.write_bytes(data)
 
 
-def encode_png(samples: torch.Tensor) -> bytes:
-    """The PNG file of uint8 samples [3,H,W] or [4,H,W]."""
-    file = BytesIO()
-    Image.fromarray(np.ascontiguousarray(samples.permute(1, 2, 0).numpy())).save(file, "PNG")
+def encode_png(samples: torch.Tensor, *, text: Mapping[str, str] = {}) -> bytes:
+    """The PNG file of uint8 samples [3,H,W] or [4,H,W], with `text` by its keywords."""
+    file, chunks = BytesIO(), PngInfo()
+    for keyword, value in text.items():
+        chunks.add_itxt(keyword, value)
+    to_pillow(samples).save(file, "PNG", pnginfo=chunks)
     return file.getvalue()
+
+
+def to_pillow(samples: torch.Tensor) -> Image.Image:
+    """uint8 samples [1,H,W] (grey), [3,H,W] or [4,H,W] as Pillow has them."""
+    rows = np.ascontiguousarray(samples.permute(1, 2, 0).numpy())
+    return Image.fromarray(rows[:, :, 0] if rows.shape[2] == 1 else rows)
 
 
 def _channels_first(pixels: npt.NDArray[np.float32]) -> torch.Tensor:

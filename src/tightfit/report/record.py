@@ -53,6 +53,7 @@ class Report:
     output: Mapping[str, Any] = field(default_factory=dict)
     error: str | None = None
     seconds: float = 0.0
+    stages: Sequence[Mapping[str, Any]] = ()
     version: int = REPORT_VERSION
 
     def with_output(self, **facts: Any) -> Report:

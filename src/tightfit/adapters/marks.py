@@ -1,0 +1,94 @@
+"""Where a pipeline's call is: told at each step of its scheduler, and before each decode."""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import torch
+from torch import nn
+
+OnStep = Callable[[int, int], None]
+"""Told, after a step, how many are done and how many there will be."""
+OnCode = Callable[[str, nn.Module, torch.Tensor], None]
+"""Told ``encode`` or ``decode``, the VAE, and what it is given, before it begins."""
+
+
+@contextmanager
+def marked(pipe: Any, *, on_step: OnStep, on_code: OnCode) -> Iterator[None]:
+    """While inside, calls of `pipe` tell where they are; what raises there, ends the call."""
+    with ExitStack() as stack:
+        stack.enter_context(_steps(pipe, on_step))
+        for part in pipe.components.values():
+            module = getattr(part, "_orig_mod", part)
+            if isinstance(module, nn.Module) and hasattr(module, "encode"):
+                stack.enter_context(_codings(module, on_code))
+        yield
+
+
+@contextmanager
+def _steps(pipe: Any, on_step: OnStep) -> Iterator[None]:
+    scheduler = pipe.scheduler
+    own = scheduler.step
+    done = 0
+
+    @functools.wraps(own)
+    def step(*args: Any, **kwargs: Any) -> Any:
+        nonlocal done
+        value = own(*args, **kwargs)
+        done += 1
+        on_step(done, _steps_in_all(pipe, done))
+        return value
+
+    with _instead(scheduler, "step", step):
+        yield
+
+
+def _steps_in_all(pipe: Any, done: int) -> int:
+    count = getattr(pipe, "_num_timesteps", None)
+    if not isinstance(count, int):
+        count = len(pipe.scheduler.timesteps)
+    return max(done, count)
+
+
+@contextmanager
+def _codings(module: nn.Module, on_code: OnCode) -> Iterator[None]:
+    """A VAE in strips or tiles calls its own methods again: those are not told of."""
+    inside = threading.local()
+    with ExitStack() as stack:
+        for name in ("encode", "decode"):
+            own = getattr(module, name, None)
+            if own is None:
+                continue
+
+            def coded(*args: Any, name: str = name, own: Any = own, **kwargs: Any) -> Any:
+                if getattr(inside, "now", False):
+                    return own(*args, **kwargs)
+                source = args[0] if args else kwargs.get("z", kwargs.get("x"))
+                inside.now = True
+                try:
+                    if isinstance(source, torch.Tensor):
+                        on_code(name, module, source)
+                    return own(*args, **kwargs)
+                finally:
+                    inside.now = False
+
+            stack.enter_context(_instead(module, name, functools.wraps(own)(coded)))
+        yield
+
+
+@contextmanager
+def _instead(owner: Any, name: str, method: Any) -> Iterator[None]:
+    """While inside, `owner` has `method` under `name`."""
+    before = vars(owner).get(name)
+    setattr(owner, name, method)
+    try:
+        yield
+    finally:
+        if before is None:
+            vars(owner).pop(name, None)
+        else:
+            setattr(owner, name, before)

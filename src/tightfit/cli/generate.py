@@ -1,0 +1,214 @@
+"""`tightfit generate`: prompts to pictures and clips, by a whole pipeline."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tightfit.cli import options as o
+from tightfit.errors import Cancelled, JobFailed, UsageError
+
+if TYPE_CHECKING:
+    from tightfit.api import Generated, Result
+
+_PARTS = "Parts"
+
+
+def generate(
+    pipeline: Annotated[
+        str,
+        typer.Argument(metavar="PIPELINE", help="random:NAME, a folder, a file or a hub id."),
+    ],
+    out: Annotated[
+        Path,
+        typer.Option("-o", "--out", metavar="OUT.png|.mp4|.gif|DIR", help="Where it goes."),
+    ],
+    prompt: Annotated[
+        str | None, typer.Option("--prompt", metavar="TEXT", help="What to show.")
+    ] = None,
+    prompts: Annotated[
+        Path | None,
+        typer.Option("--prompts", metavar="FILE", help="One prompt a line: OUT-0001 and so on."),
+    ] = None,
+    negative: Annotated[
+        str | None, typer.Option("--negative", metavar="TEXT", help="What not to show.")
+    ] = None,
+    width: Annotated[int | None, typer.Option("--width", metavar="W", help="In pixels.")] = None,
+    height: Annotated[int | None, typer.Option("--height", metavar="H", help="In pixels.")] = None,
+    frames: Annotated[int | None, typer.Option("--frames", metavar="N", help="Of a clip.")] = None,
+    fps: Annotated[
+        str | None, typer.Option("--fps", metavar="X", help="Frames per second of a clip.")
+    ] = None,
+    steps: Annotated[int | None, typer.Option("--steps", metavar="N", help="Of denoising.")] = None,
+    guidance: Annotated[
+        float | None,
+        typer.Option("--guidance", metavar="G", help="How strongly the prompt counts."),
+    ] = None,
+    seed: Annotated[
+        int | None, typer.Option("--seed", metavar="S", help="Default: a new one, which is said.")
+    ] = None,
+    num: Annotated[
+        int, typer.Option("--num", metavar="N", help="How many: seeds S, S+1, … to OUT-1, OUT-2, …")
+    ] = 1,
+    image: Annotated[
+        Path | None, typer.Option("--image", metavar="FILE", help="A picture to start from.")
+    ] = None,
+    mask: Annotated[
+        Path | None,
+        typer.Option("--mask", metavar="FILE", help="White is where --image is painted anew."),
+    ] = None,
+    strength: Annotated[
+        float | None,
+        typer.Option("--strength", metavar="X", help="How much of --image is new: 0 to 1."),
+    ] = None,
+    scheduler: Annotated[
+        str | None,
+        typer.Option("--scheduler", metavar="NAME", help="euler, unipc, dpm++ … or its class."),
+    ] = None,
+    lora: Annotated[
+        list[str] | None,
+        typer.Option("--lora", metavar="FILE:X", help="A LoRA with its strength; repeatable."),
+    ] = None,
+    transformer: Annotated[
+        Path | None,
+        typer.Option(
+            "--transformer", metavar="FILE", help="The denoiser's own.", rich_help_panel=_PARTS
+        ),
+    ] = None,
+    vae: Annotated[
+        Path | None,
+        typer.Option("--vae", metavar="FILE", help="The VAE's own.", rich_help_panel=_PARTS),
+    ] = None,
+    text_encoder: Annotated[
+        Path | None,
+        typer.Option(
+            "--text-encoder",
+            metavar="FILE",
+            help="The first text encoder's own.",
+            rich_help_panel=_PARTS,
+        ),
+    ] = None,
+    base: Annotated[
+        str | None,
+        typer.Option(
+            "--base",
+            metavar="SPEC",
+            help="Where the rest comes from, if PIPELINE is one file.",
+            rich_help_panel=_PARTS,
+        ),
+    ] = None,
+    weights: Annotated[
+        str | None,
+        typer.Option(
+            "--weights",
+            metavar="bf16|fp8",
+            help="What weights become while they are loaded.",
+            rich_help_panel=_PARTS,
+        ),
+    ] = None,
+    latents: Annotated[
+        Path | None,
+        typer.Option("--latents", metavar="FILE", help="Keep the latents, for decode."),
+    ] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on with a job that was interrupted.")
+    ] = False,
+    card: o.CardName = None,
+    vram: o.Vram = None,
+    reserve_vram: o.ReserveVram = None,
+    vram_mode: o.VramMode = "auto",
+    allocator: o.Allocator = None,
+    dtype: o.Dtype = "auto",
+    no_estimate: o.NoEstimate = False,
+    report: o.ReportFile = None,
+    trace: o.TraceFile = None,
+    verbose: o.Verbose = False,
+    quiet: o.Quiet = False,
+) -> None:
+    """Make pictures or clips from prompts by a whole pipeline, on the memory there is."""
+    if (prompt is None) == (prompts is None):
+        raise UsageError("Give --prompt TEXT, or --prompts FILE with one a line.")
+    from tightfit.cli.allocator import prepare
+
+    prepare(allocator, card)
+    from tightfit import api
+    from tightfit.adapters.libraries import quiet as in_silence
+    from tightfit.adapters.loras import parse_lora
+    from tightfit.api.prompting import read_prompts
+    from tightfit.cli import show
+
+    voice = o.Voice(verbose, quiet, report, trace)
+    show.check_records(voice, Path(pipeline), out)
+    named = {"transformer": transformer, "vae": vae, "text_encoder": text_encoder}
+    with show.watched(voice, "generate") as watching, in_silence():
+        try:
+            result = api.generate(
+                pipeline,
+                prompt=prompt or "" if prompts is None else read_prompts(prompts),
+                out=out,
+                negative=negative,
+                width=width,
+                height=height,
+                frames=frames,
+                fps=fps,
+                steps=steps,
+                guidance=guidance,
+                seed=seed,
+                num=num,
+                image=image,
+                mask=mask,
+                strength=strength,
+                scheduler=scheduler,
+                loras=[parse_lora(text) for text in lora or ()],
+                parts={name: path for name, path in named.items() if path is not None},
+                base=base,
+                weights=weights,
+                dtype=dtype,
+                card=card,
+                vram=vram,
+                reserve=reserve_vram,
+                mode=vram_mode,
+                allocator=allocator,
+                latents=latents,
+                resume=resume,
+                estimate=not no_estimate,
+                watching=watching,
+            )
+        except KeyboardInterrupt as interrupt:  # typer would drop the note of what is kept
+            raise Cancelled("The job was cancelled.") from interrupt
+    _tell(voice, result)
+
+
+def _tell(voice: o.Voice, result: Result[tuple[Generated, ...]]) -> None:
+    """A line for each picture; those that failed are errors, and the job is one then."""
+    from tightfit.cli import show
+
+    done = result.report
+    show.write_report(voice, done)
+    show.tell(voice, replace(done, command="decode"))
+    speed = _speed(done.stages)
+    for each in result.value:
+        if each.error is not None:
+            show.complain(
+                JobFailed(f"`{each.prompt}`: {each.error}" if each.prompt else each.error)
+            )
+        elif each.path is not None:
+            size, count = each.settings["size"], each.settings.get("frames")
+            what = size if count is None else f"{count} frames of {size}"
+            show.wrote(voice, each.path, f"{what}, seed {each.seed}{speed}")
+    bad = sum(each.error is not None for each in result.value)
+    if bad:
+        raise JobFailed(f"{bad} of {len(result.value)} failed; the others are written.")
+
+
+def _speed(stages: object) -> str:
+    """How long a step took, and what it takes at least."""
+    for each in stages if isinstance(stages, (list, tuple)) else ():
+        seconds, limit = each.get("seconds_per_step"), each.get("limit_seconds")
+        if seconds is not None:
+            beside = "" if limit is None else f" (limit {limit:.3g})"
+            return f", {each['steps']} steps of {seconds:.3g} s{beside}"
+    return ""
