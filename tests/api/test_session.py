@@ -17,9 +17,12 @@ from tests.api.test_fitting import inputs, network, wanted
 from tests.api.test_pipelines import KINDS, call, fitted_call
 from tests.cases.common import assert_back, virtual
 from tests.pipelines import tiny
+from tightfit.api import fitting
 from tightfit.card.virtual.card import VirtualCard
 from tightfit.errors import Cancelled, MemoryShortage, UsageError
+from tightfit.place.link import LinkRates
 from tightfit.units import GIB, KIB, format_bytes
+from tightfit.weigh import weight_bytes
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:__array__ implementation:DeprecationWarning"  # a scheduler of diffusers, numpy 2
@@ -152,8 +155,7 @@ def test_two_threads_get_what_each_would_alone() -> None:
 
         def work(kind: str) -> Callable[[], None]:
             def run() -> None:
-                for _ in range(2):
-                    assert torch.equal(call(pipes[kind], kind), expected[kind])
+                assert torch.equal(call(pipes[kind], kind), expected[kind])
 
             return run
 
@@ -401,7 +403,9 @@ def test_the_ledger_is_a_screenful() -> None:
         assert len(lines) <= 24
         assert max(map(len, lines)) <= 120
         for name in ("FluxPipeline.transformer", "StableDiffusionXLPipeline.unet"):
-            assert sum(line.strip().startswith(f"{name}:") for line in lines) == 1
+            assert sum(line.strip().startswith(f"{name}: ") for line in lines) == 1
+        transformer = next(line for line in lines if "FluxPipeline.transformer:" in line)
+        assert format_bytes(weight_bytes(tiny.flux().transformer)) in transformer
 
 
 def test_what_each_network_took_is_told() -> None:
@@ -448,3 +452,18 @@ def test_two_cards_have_each_their_own() -> None:
             session.fit(network(), card=2)
     with pytest.raises(UsageError, match="both given"):
         tightfit.Session(card=one, cards=(two,))
+
+
+def test_a_link_is_measured_once_for_each_card(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many networks come to it; a card that was full is asked again."""
+    found, asked = [LinkRates(None, None, "full"), LinkRates(5, 5, ""), LinkRates(5, 5, "")], []
+
+    def measure(device: torch.device, *, free: int | None) -> LinkRates:
+        asked.append((device, free))
+        return found.pop(0)
+
+    monkeypatch.setattr(fitting, "measure_link", measure)
+    one, two = virtual(GIB), virtual(GIB)
+    assert [fitting.link_of(one).pinned for _ in range(4)] == [None, 5, 5, 5]
+    assert fitting.link_of(two).pinned == 5
+    assert len(asked) == 3

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from torch import nn
 
@@ -15,7 +16,7 @@ from tightfit.card import Card, open_card
 from tightfit.card.host_memory import read_host_memory
 from tightfit.card.outlook import look
 from tightfit.errors import UsageError
-from tightfit.place.link import measure_link
+from tightfit.place.link import LinkRates, measure_link
 from tightfit.place.streaming.files import own_bytes
 from tightfit.place.streaming.host_budget import pin_budget
 from tightfit.place.streaming.pinned import Pins
@@ -33,6 +34,7 @@ from tightfit.run.planning.supplies import supply_of
 
 _known: dict[nn.Module, Fitted] = {}
 """A fitted module stays until it is unfitted: the driver holds its masters in place until then."""
+_links: WeakKeyDictionary[Card, LinkRates] = WeakKeyDictionary()
 _guard = threading.Lock()
 
 
@@ -237,6 +239,20 @@ def _pins(card: Card, *, own: int) -> Pins:
     return Pins.cuda(pin_budget(read_host_memory()) + own)
 
 
+def link_of(card: Card) -> LinkRates:
+    """Measured once for each opened card, however many networks come to it."""
+    with _guard:
+        known = _links.get(card)
+    if known is not None:
+        return known
+    rates = measure_link(card.device, free=card.read().takeable)
+    card.trim()
+    if rates.pinned:  # else it is full, and may not be the next time
+        with _guard:
+            _links[card] = rates
+    return rates
+
+
 def _supply(card: Card, amount: Budget, *, own: int) -> Supply:
     """Rates as this machine measured them, else as the table has the card.
 
@@ -258,8 +274,7 @@ def _supply(card: Card, amount: Budget, *, own: int) -> Supply:
             ),
         )
     if card.kind == "cuda":
-        rates = measure_link(card.device, free=card.read().takeable)
-        card.trim()
+        rates = link_of(card)
         supply = replace(
             supply,
             link=Rate(float(rates.pinned), "measured") if rates.pinned else supply.link,

@@ -42,6 +42,7 @@ class Taken:
     Attributes:
         name: on the card.
         module: the user's.
+        size: bytes of its weights when it came.
         network: what fits it; None for a VAE, which is on the card only while it codes.
         users: for whom; it goes when the last of them does.
         seconds: that its calls took, waits for the card included.
@@ -51,6 +52,7 @@ class Taken:
 
     name: str
     module: nn.Module
+    size: int
     network: Fitted | None = None
     users: list[object] = field(default_factory=list)
     seconds: float = 0.0
@@ -76,7 +78,7 @@ class Taken:
 
     def explain(self, name: str) -> str:
         """A line."""
-        size = format_bytes(weight_bytes(self.module))
+        size = format_bytes(self.size)
         where = f"{format_bytes(self.taken)} on the card now"
         if self.network is None:
             where = "on the card while it codes"
@@ -257,7 +259,7 @@ class SharedCard:
             if found is not None:
                 found.users.append(user)
                 return found
-            taken = Taken(self._free_name(name), module)
+            taken = Taken(self._free_name(name), module, weight_bytes(module))
             with _guard:
                 if module in _owned:
                     raise UsageError(
