@@ -18,6 +18,9 @@ from tightfit.card.polling import polled
 from tightfit.errors import BooksError, UsageError
 from tightfit.settings import Settings
 
+_LOOK = 0.02
+"""Seconds between two looks at the allocator: each holds up the thread that launches."""
+
 
 class CudaCard(Card):
     """``cuda:N``. The allocator is read, never changed.
@@ -142,7 +145,7 @@ class CudaCard(Card):
 
     @contextmanager
     def observe(self, observer: Observer) -> Iterator[None]:
-        """Look every 5 ms; what lives shorter is seen in the peaks alone."""
+        """Look at times; what lives shorter is seen in the peaks alone."""
 
         def look() -> None:
             bounded = self._in_bounded_pools()
@@ -151,7 +154,7 @@ class CudaCard(Card):
                 torch.cuda.memory_reserved(self.index) + bounded.reserved,
             )
 
-        with polled(look, seconds=0.005):
+        with polled(look, seconds=_LOOK):
             yield
 
     @contextmanager

@@ -96,10 +96,7 @@ def walk(module: nn.Module) -> Iterator[Held]:
     """
     for prefix, owner in module.named_modules():
         dot = f"{prefix}." if prefix else ""
-        for kind, table in ((Kind.PARAMETER, owner._parameters), (Kind.BUFFER, owner._buffers)):
-            for name, tensor in table.items():
-                if tensor is not None:
-                    yield Held(f"{dot}{name}", owner, name, (), kind, tensor, prefix)
+        yield from _registered(prefix, owner)
         for name, value in vars(owner).items():
             kind_of = type(value)
             if kind_of in _PLAIN or (kind_of in _HOLDERS and not value) or name in _TABLES:
@@ -111,7 +108,17 @@ def walk(module: nn.Module) -> Iterator[Held]:
 
 def weights(module: nn.Module) -> Iterator[Held]:
     """Parameters and buffers; ties appear once per place they are held in."""
-    return (held for held in walk(module) if held.kind is not Kind.ATTRIBUTE)
+    for prefix, owner in module.named_modules():
+        yield from _registered(prefix, owner)
+
+
+def _registered(prefix: str, owner: nn.Module) -> Iterator[Held]:
+    """Parameters and buffers of one module, without its children."""
+    dot = f"{prefix}." if prefix else ""
+    for kind, table in ((Kind.PARAMETER, owner._parameters), (Kind.BUFFER, owner._buffers)):
+        for name, tensor in table.items():
+            if tensor is not None:
+                yield Held(f"{dot}{name}", owner, name, (), kind, tensor, prefix)
 
 
 def recomputed(module: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:

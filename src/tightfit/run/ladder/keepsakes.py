@@ -17,6 +17,7 @@ from tightfit.units import format_bytes
 from tightfit.weigh import DEPTH, Held, Kind, walk
 
 _MACHINERY = frozenset(vars(nn.Module()))
+_PLAIN = (bool, int, float, str, type(None))
 
 Recipe = Callable[[], Any]
 """Gives what an attribute held."""
@@ -87,7 +88,7 @@ class Keepsakes:
             kind: Callable[[Any], Any] = list if isinstance(value, list) else tuple
             items = [self._recipe(item, depth - 1) for item in value]
             return lambda: kind(item() for item in items)
-        if isinstance(value, torch.Tensor):
+        if isinstance(value, (torch.Tensor, *_PLAIN)):
             return lambda: value
         try:
             return weakref.ref(value)  # an object of somebody's may hold tensors of its own

@@ -91,14 +91,16 @@ class Seen:
 
     def called(self, tensors: Sequence[torch.Tensor], args: tuple[Any, ...] | None = None) -> Any:
         """Call the operator, with `tensors` where it was given tensors."""
-        given = iter(tensors)
-        args = filled(self.node.args if args is None else args, lambda _: next(given))
+        given, node = iter(tensors), self.node
+        args = filled(node.args if args is None else args, lambda _: next(given))
+        if not node.kwargs:
+            return node.func(*args)
         kwargs = {
             key: filled(value, lambda _: next(given))
-            for key, value in self.node.kwargs.items()
+            for key, value in node.kwargs.items()
             if key != "device"
         }
-        return self.node.func(*args, **kwargs)
+        return node.func(*args, **kwargs)
 
 
 def rule_for(seen: Seen) -> Part | None:

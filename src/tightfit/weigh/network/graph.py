@@ -89,10 +89,15 @@ class Graph:
     makers: Mapping[int, int] = field(default_factory=dict)
 
 
+_NUMBERS = (int, float, bool)
+"""What sizes are made of: such a list has no tensors in it."""
+
+
 def filled(value: Any, with_: Callable[[int], Any]) -> Any:
     """Arguments of a node, with something in the place of every `Ref`."""
-    if type(value) is Ref:
+    kind = type(value)
+    if kind is Ref:
         return with_(value.value)
-    if type(value) is tuple or type(value) is list:
-        return type(value)([filled(one, with_) for one in value])
+    if (kind is tuple or kind is list) and value and type(value[0]) not in _NUMBERS:
+        return kind([filled(one, with_) for one in value])
     return value
