@@ -58,7 +58,7 @@ class Job:
 
 
 FULL = (
-    Job("flux-vae decode 4096", "flux-vae", "decode", (4096, 4096), 6 * GIB, bar=1.4, seconds=100),
+    Job("flux-vae decode 4096", "flux-vae", "decode", (4096, 4096), 6 * GIB, bar=1.4, seconds=150),
     Job("flux-vae encode 4096", "flux-vae", "encode", (4096, 4096), 6 * GIB, bar=1.4, seconds=70),
     Job(
         "wan2.1-vae decode 81x720x1280",
