@@ -87,6 +87,14 @@ class FittedPipeline:
         return {name: each.module for name, each in self._parts.items() if each.network is None}
 
     @property
+    def halved(self) -> dict[str, int]:
+        """How often each network had its batch parted in two, since there was no room for it.
+
+        Those that never had are left out. Latents are then those of the whole but for rounding.
+        """
+        return {name: each.halved for name, each in self.networks.items() if each.halved}
+
+    @property
     def is_open(self) -> bool:
         """Whether it was not given back."""
         return bool(self._parts)
@@ -103,6 +111,7 @@ class FittedPipeline:
     def explain(self) -> str:
         """A line for each network: where its weights are now; then who rested for whom."""
         lines = [part.explain(name) for name, part in self._parts.items()]
+        lines += [f"{name}: {count} calls in two halves" for name, count in self.halved.items()]
         lines += [f"{each.stage} by {each.rung}: {each.outcome}" for each in self.codings[-4:]]
         return "\n".join([*lines, *self.shelf.notes])
 

@@ -23,6 +23,7 @@ from tightfit.plan.streaming.residency import Mode
 from tightfit.run.fitting.alterations import Alterations
 from tightfit.run.fitting.aside import drawn
 from tightfit.run.fitting.entries import Entries
+from tightfit.run.fitting.halves import Halves
 from tightfit.run.fitting.keeping import PARTS, Change, Keeping, Terms
 from tightfit.run.fitting.lessons import Lessons
 from tightfit.run.fitting.lora import check_loading
@@ -40,6 +41,10 @@ from tightfit.weigh.tensors import weights
 
 _WATCHED = 3
 """Calls of each shape whose peak is looked at."""
+_HALVES = (
+    "a batch was run in two halves, since there was no room for the whole even with everything "
+    "streamed: results are those of the whole but for rounding"
+)
 
 
 @dataclass(eq=False, repr=False)
@@ -53,6 +58,7 @@ class Fitted:
         attempts: calls that ran out of memory, and what was tried then.
         notes: what was found on the way.
         calls: that were made.
+        halved: how often a batch was parted in two, since there was no room for it.
         makes_room: called at the beginning of each call from outside, before its weights are placed
             or stay. What it is given tells, when asked, the bytes of the card that the module would
             like to have beyond what its weights take now: all that may be resident, what the call
@@ -71,10 +77,12 @@ class Fitted:
     attempts: list[Attempt] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     calls: int = 0
+    halved: int = 0
     makes_room: Callable[[Callable[[], int]], None] | None = None
     takes_room: Callable[[], int] | None = None
     turn: Callable[[], AbstractContextManager[object]] = nullcontext
     _lock: threading.RLock = field(default_factory=threading.RLock)
+    _halved: dict[Hashable, int] = field(default_factory=dict)
     _looked: set[Hashable] = field(default_factory=set)
     _pressure: Pressure = field(default_factory=Pressure)
     _inside: bool = False
@@ -331,6 +339,7 @@ class Fitted:
             _refuse_inference_tensors(self.module)
             self._lessons.forget()
             self._looked.clear()
+            self._halved.clear()
             self._pressure.moved()
             need, order = self._lessons.of(call)
             self._kept.weighed = Weighed.of(self.module, order)
@@ -367,12 +376,48 @@ class Fitted:
                 self.calls += 1
 
     def _call(self, call: Call, run: Callable[..., Any]) -> Any:
+        """Whole; where there is no room for it even so, a batch in two halves."""
+        key, drawn_again = self._lessons.key(call), drawn(call.given)
+        halves = None if key is None else self._known_halves(key, call)
+        if halves is None:
+            try:
+                return self._whole(call, run, drawn_again)
+            except MemoryShortage as shortage:
+                halves = self._halves_of(call)
+                if halves is None:
+                    raise
+                empty_frames(shortage)
+            drawn_again()
+        room = self._kept.supply_now().room
+        value = halves.join([self._call(part, run) for part in halves.parts()])
+        if not self.halved:
+            self._note(_HALVES)
+        self.halved += 1
+        key = self._told(call)
+        self._halved[key] = max(room, self._halved.get(key, 0))
+        return value
+
+    def _halves_of(self, call: Call) -> Halves | None:
+        """Where two halves are the whole, but for rounding."""
+        session = self._kept.session
+        if self.terms.fixed is not None:
+            return None
+        with nullcontext() if session is None else session.asleep():
+            return Halves.of(self.module, call)
+
+    def _known_halves(self, key: Hashable, call: Call) -> Halves | None:
+        """Where such a call did not fit as a whole, and there is no more room now."""
+        room = self._halved.get(key)
+        if room is None or self._kept.supply_now().room > room:
+            return None
+        return Halves.like(call)
+
+    def _whole(self, call: Call, run: Callable[..., Any], drawn_again: Callable[[], None]) -> Any:
         keeping = self._kept
         key, arriving = self._told(call), call.arriving()
         lessons = self._lessons
         if self.makes_room is not None:
             self.makes_room(lambda: keeping.lacks(lessons.needs[key], arriving))
-        drawn_again = drawn(call.given)
 
         def made() -> Any:
             args, kwargs = call.args, dict(call.kwargs)

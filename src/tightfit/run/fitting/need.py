@@ -204,6 +204,15 @@ def need_and_order(module: nn.Module, call: Call, card: Card) -> tuple[Need, Ord
     return replace(_needed(run, card), dtype=what.dtype(call.given)), order
 
 
+def result_of(module: nn.Module, call: Call) -> object:
+    """What `call` gives, on the meta device; nothing of it lasts.
+
+    Raises whatever the network does where it cannot be run without values.
+    """
+    with _dry(module, call, Conversions.of(module)) as made:
+        return made()
+
+
 def _needed(run: DryRun, card: Card) -> Need:
     """A virtual card of exact books has neither scratch nor slack, and blocks of 512 bytes."""
     moves = sequence(run, CUDA if card.kind == "cuda" else NONE)
