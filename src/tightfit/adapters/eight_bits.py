@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import nn
 
+from tightfit.errors import InputError
 from tightfit.place.converting.scaling import convert
-from tightfit.weigh.conversions import FLOATS, grid_of
+from tightfit.weigh.conversions import FLOATS, grid_of, scale_names
 
 STORED = torch.float8_e4m3fn
 _SCALE = "weight_scale"
@@ -31,26 +34,41 @@ def quantise(module: nn.Module) -> int:
     return len(found)
 
 
-def widen(module: nn.Module, dtype: torch.dtype) -> int:
-    """The other way: layers that are stored in eight bits in `dtype`. Returns how many were."""
+def widen(module: nn.Module, dtype: torch.dtype, *, blocks: bool = True) -> int:
+    """The other way: what is stored in eight bits in `dtype`, without its scale.
+
+    Without `blocks` their linear layers are left: pipelines ask a network for its dtype, and what
+    is told is that of its first weight. Returns how many weights there were.
+    """
     count = 0
-    for layer in list(module.modules()):
-        if not isinstance(layer, nn.Linear) or layer.weight.dtype not in (*FLOATS, torch.int8):
+    for name, layer in list(module.named_modules()):
+        if not blocks and type(layer) is nn.Linear and _is_numbered(name):
             continue
-        stored = layer.weight.detach()
-        names = [name for name in layer._buffers if name.startswith(("weight_scale", "scale_w"))]
-        scale = layer._buffers[names[0]] if names else None
-        grid = grid_of(scale.shape, stored.shape) if scale is not None else "tensor"
-        assert grid is not None
-        copy = torch.empty(stored.shape, dtype=dtype)
-        convert(stored, copy, scale=scale, grid=grid)
-        layer.weight = nn.Parameter(copy, requires_grad=False)
-        for name in names:
-            del layer._buffers[name]
-        if layer.bias is not None:
-            layer.bias = nn.Parameter(layer.bias.detach().to(dtype), requires_grad=False)
-        count += 1
+        for own in [each for each, value in layer._parameters.items() if _is_stored(value)]:
+            _widen(layer, own, dtype)
+            count += 1
     return count
+
+
+def _widen(layer: nn.Module, name: str, dtype: torch.dtype) -> None:
+    stored: Any = layer._parameters[name]
+    found = next((each for each in scale_names(name) if each in layer._buffers), None)
+    scale = None if found is None else layer._buffers[found]
+    grid = "tensor" if scale is None else grid_of(scale.shape, stored.shape)
+    if grid is None:
+        raise InputError(f"`{name}` has a scale of another shape than its own.")
+    copy = torch.empty(stored.shape, dtype=dtype)
+    convert(stored.detach(), copy, scale=scale, grid=grid)
+    layer._parameters[name] = nn.Parameter(copy, requires_grad=False)
+    if found is not None:
+        del layer._buffers[found]
+    bias = layer._parameters.get("bias")
+    if name == "weight" and bias is not None and not _is_stored(bias):
+        layer._parameters["bias"] = nn.Parameter(bias.detach().to(dtype), requires_grad=False)
+
+
+def _is_stored(value: torch.Tensor | None) -> bool:
+    return value is not None and value.dtype in (*FLOATS, torch.int8)
 
 
 def _is_in_block(name: str, layer: nn.Module) -> bool:
@@ -59,5 +77,9 @@ def _is_in_block(name: str, layer: nn.Module) -> bool:
         type(layer) is nn.Linear
         and layer.weight.numel() >= _LEAST
         and layer.weight.dtype in (torch.float32, torch.bfloat16, torch.float16)
-        and any(word.isdecimal() for word in name.split(".")[:-1])
+        and _is_numbered(name)
     )
+
+
+def _is_numbered(name: str) -> bool:
+    return any(word.isdecimal() for word in name.split(".")[:-1])

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from tightfit.adapters.eight_bits import widen
 from tightfit.adapters.libraries import class_named
 from tightfit.adapters.packed import packed_headers, packed_tensors
 from tightfit.adapters.random_weights import unfilled
@@ -39,19 +40,24 @@ def header_of(path: Path) -> Header:
 
 
 def main_dtype(path: Path) -> torch.dtype:
-    """What most of the weights at `path` are computed in: as stored, or bfloat16 if packed small.
+    """What most of the weights at `path` are stored in, of those that can be computed in.
 
-    Raises `InputError` for what cannot be read.
+    Where there are none, as in a file that is all fp8 or GGUF, it is bfloat16. Raises `InputError`
+    for what cannot be read.
     """
     header = header_of(path)
     shares: dict[str, int] = {}
     for tensor in header.tensors:
-        if tensor.dtype in DTYPES:
+        if tensor.dtype in DTYPES and not _is_scale(tensor.name):
             shares[tensor.dtype] = shares.get(tensor.dtype, 0) + tensor.elements
-    quantised = header.format == "gguf" or in_eight_bits(header)
-    if quantised or not shares:
+    if header.format == "gguf" or not any(shares.values()):
         return torch.bfloat16
     return DTYPES[max(shares, key=shares.__getitem__)]
+
+
+def _is_scale(name: str) -> bool:
+    last = name.rpartition(".")[2]
+    return last in (*_BESIDE, *scale_names("weight"))
 
 
 def in_eight_bits(header: Header) -> bool:
@@ -113,6 +119,8 @@ def load_file(
         module.tie_weights()  # type: ignore[operator]
     if _has_own_names(header, module):
         load(module, path)
+        if in_eight_bits(header):
+            widen(module, dtype or main_dtype(path), blocks=False)
         return module
     if library == "transformers":
         return _from_transformers(cls, config, path, dtype)

@@ -125,7 +125,7 @@ def outline_part(part: Part, *, dtype: torch.dtype) -> nn.Module:
     """
     with said_by_us(f"`{part.spec}`"), torch.device("meta"):
         module = _built(part)
-        _cast(module, part, dtype)
+        cast_part(module, part, dtype=dtype)
     _rest_to_meta(module)
     return module.eval().requires_grad_(False)
 
@@ -146,23 +146,39 @@ def load_part(part: Part, *, dtype: torch.dtype) -> nn.Module:
         torch.manual_seed(_SEED)
         if part.path is None and part.stage == DECODE:
             module = _built(part)
-            _cast(module, part, dtype)
+            cast_part(module, part, dtype=dtype)
         elif part.path is None:
             with unfilled():
                 module = _built(part)
             if part.library == "transformers":
                 module.tie_weights()  # type: ignore[operator]  # inside, a tie is two parameters
-            _cast(module, part, dtype)
+            cast_part(module, part, dtype=dtype)
             draw(module)
         elif part.path.is_file() or in_eight_bits(header_of(part.path)):
             cls = class_named(part.library, part.class_name)
             config = copy.deepcopy(dict(part.config))
             module = load_file(cls, config, part.path, dtype=dtype, library=part.library)
             if not _is_small(part.path):
-                _cast(module, part, dtype)
+                cast_part(module, part, dtype=dtype)
         else:
             module = _loaded(part, part.path, dtype)
     return module.eval().requires_grad_(False)
+
+
+def cast_part(module: nn.Module, part: Part, *, dtype: torch.dtype) -> None:
+    """All its floats in `dtype`, but for what its library's loader would keep in float32.
+
+    Diffusers keeps the names that a class lists, transformers in float16 alone.
+    """
+    half = dtype in (torch.float16, torch.bfloat16)
+    asked = half if part.library == "diffusers" else dtype is torch.float16
+    names = set(getattr(module, "_keep_in_fp32_modules", None) or ()) if asked else set()
+    kept = {id(held.tensor) for held in weights(module) if names & set(held.path.split("."))}
+    module._apply(  # type: ignore[no-untyped-call]
+        lambda tensor: (
+            tensor if id(tensor) in kept or not tensor.is_floating_point() else tensor.to(dtype)
+        )
+    )
 
 
 @cache
@@ -332,19 +348,6 @@ def _is_small(path: Path) -> bool:
     """Whether weights are stored in fewer bits than are computed in."""
     header = header_of(path)
     return header.format == "gguf" or in_eight_bits(header)
-
-
-def _cast(module: nn.Module, part: Part, dtype: torch.dtype) -> None:
-    """As the loaders do: diffusers keeps the names a class lists, transformers in float16 alone."""
-    half = dtype in (torch.float16, torch.bfloat16)
-    asked = half if part.library == "diffusers" else dtype is torch.float16
-    names = set(getattr(module, "_keep_in_fp32_modules", None) or ()) if asked else set()
-    kept = {id(held.tensor) for held in weights(module) if names & set(held.path.split("."))}
-    module._apply(  # type: ignore[no-untyped-call]
-        lambda tensor: (
-            tensor if id(tensor) in kept or not tensor.is_floating_point() else tensor.to(dtype)
-        )
-    )
 
 
 def _rest_to_meta(module: nn.Module) -> None:

@@ -16,9 +16,11 @@ from tightfit.adapters.hub import fetch_configurations, fetch_pipeline, is_hub_i
 from tightfit.adapters.libraries import LOADING, class_named, said_by_us
 from tightfit.adapters.part_file import header_of, main_dtype
 from tightfit.adapters.parts import (
+    DECODE,
     DENOISE,
     ENCODE_TEXT,
     Part,
+    cast_part,
     find_parts,
     load_part,
     read_json,
@@ -112,8 +114,9 @@ def load_pipeline(
 
     Args:
         source: what `find_pipeline` found.
-        dtype: of all networks; by default each is in the dtype that it is stored in. Random ones
-            are in bfloat16, but for Wan's VAE and `-mini`, which are in float32.
+        dtype: of all networks; by default that in which the denoiser is stored, but a VAE that is
+            stored in float32 stays so. Random ones are in bfloat16, but for Wan's VAE and `-mini`,
+            which are in float32.
         weights: of the denoiser: ``bf16``, or ``fp8``, which only runs once it is fitted.
         scheduler: instead of its own: a class of diffusers, or a short name such as ``unipc``.
 
@@ -126,13 +129,18 @@ def load_pipeline(
     if scheduler is not None:
         scheduler_class(scheduler)
     source = _fetched(source)
+    for part in source.parts:
+        if weights is not None and part.stage == DENOISE and part.path is not None:
+            _refuse_packed_small(part.path, weights)
     with LOADING, _no_bars():
-        networks = {
-            part.name: load_part(part, dtype=dtype or stored_dtype(part)) for part in source.parts
-        }
+        dtypes = _dtypes(source, dtype or (torch.bfloat16 if weights == "bf16" else None))
+        networks = {part.name: load_part(part, dtype=dtypes[part.name]) for part in source.parts}
         for part in source.parts:
-            if part.stage == DENOISE:
-                _in_bits(networks[part.name], weights)
+            if part.stage == DENOISE and weights == "fp8":
+                quantise(networks[part.name])
+            elif part.stage == DENOISE and weights == "bf16":
+                widen(networks[part.name], torch.bfloat16)
+                cast_part(networks[part.name], part, dtype=torch.bfloat16)
         with said_by_us(f"`{source.spec}`"):
             pipe = _assembled(source, networks)
             if scheduler is not None:
@@ -150,6 +158,25 @@ def stored_dtype(part: Part) -> torch.dtype:
     if part.pipeline.endswith("-mini") or part.class_name == "AutoencoderKLWan":
         return torch.float32
     return torch.bfloat16
+
+
+def _dtypes(source: PipelineSource, dtype: torch.dtype | None) -> dict[str, torch.dtype]:
+    """Of each part: encoders hand what they make to the denoiser, and pipelines do not cast it."""
+    if dtype is not None:
+        return {part.name: dtype for part in source.parts}
+    own = {part.name: stored_dtype(part) for part in source.parts}
+    common = next(own[part.name] for part in source.parts if part.stage == DENOISE)
+    wide = {part.name for part in source.parts if part.stage == DECODE} & {
+        name for name, stored in own.items() if stored == torch.float32
+    }
+    return {name: torch.float32 if name in wide else common for name in own}
+
+
+def _refuse_packed_small(path: Path, weights: str) -> None:
+    if header_of(path).format == "gguf":
+        raise UsageError(
+            f"`{path}` is GGUF, whose weights stay as they are: leave out weights `{weights}`."
+        )
 
 
 def _is_denoiser(path: Path) -> bool:
@@ -279,14 +306,6 @@ def _no_bars() -> Iterator[None]:
 
 def _is_inside(part: Part, folder: Path | None) -> bool:
     return part.path is not None and folder is not None and part.path.parent == folder
-
-
-def _in_bits(denoiser: torch.nn.Module, weights: str | None) -> None:
-    if weights == "fp8":
-        quantise(denoiser)
-    elif weights == "bf16":
-        widen(denoiser, torch.bfloat16)
-        denoiser.to(torch.bfloat16)
 
 
 def _assembled(source: PipelineSource, networks: Mapping[str, Any]) -> Any:
