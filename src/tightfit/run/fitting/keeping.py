@@ -265,6 +265,23 @@ class Keeping:
         """Whether all weights are resident, and may be used as a call does."""
         return not placed.residency.streamed and self._converts_in(need, placed.residency)
 
+    def has_room(self, need: Need, arriving: int, *, beside: int) -> bool:
+        """Whether a call would fit with everything streamed, and `beside` bytes on the card.
+
+        And so many twice, with no weights: results of parts, and what they are joined to.
+        """
+        supply = self.supply_now()
+        plan = plan_call(
+            self.weighed,
+            need,
+            _without(supply, beside),
+            arriving=arriving,
+            mode="none",
+            pack="off",
+            packs=self._packs,
+        )
+        return plan.fits and 2 * beside <= supply.room
+
     def supply_now(self) -> Supply:
         """What there is now, our own weights apart."""
         return self._supply(self.card.read())
@@ -303,6 +320,7 @@ class Keeping:
         if self.terms.fixed is not None:
             self._place(self.terms.fixed, need, why)
             return
+        asked = mode or self.terms.mode
         room = self.supply_now().room
         shortage: MemoryShortage | None = None
         margins = ((self._breath(room), 0), (0, 0), *((0, room // part) for part in PARTS))
@@ -317,7 +335,7 @@ class Keeping:
                 wanted,
                 replace(offered, reserve=offered.reserve + breath),
                 arriving=arriving,
-                mode=mode or self.terms.mode,
+                mode=asked,
                 pack=self.terms.pack,
                 packs=self._packs,
             )
@@ -328,12 +346,13 @@ class Keeping:
             if instead is not None and instead is self._placement and not _is_better(plan, instead):
                 return
             wide = _without(supply, less)
+            reserved = wide.room + wide.held - working_of(plan, wanted)
             try:
                 self._place(
                     plan,
                     wanted,
                     why,
-                    room=wide.room + wide.held - working_of(plan, wanted),
+                    room=None if asked == "high" else reserved,
                     given=given,
                 )
             except MemoryShortage as error:  # the allocator took more than was foreseen
@@ -353,7 +372,8 @@ class Keeping:
     def _place(
         self, plan: Plan, need: Need, why: str, *, room: int | None = None, given: int = 0
     ) -> None:
-        """`room` is what reserved may come to while no call is under way."""
+        """`room` is what reserved may come to while no call is under way; None is as the allocator
+        has it: what was to stay is then not streamed instead."""
         residency = plan.stages[0].residency
         assert residency is not None
         before = 0 if self._placement is None else self._placement.residency.resident_bytes
