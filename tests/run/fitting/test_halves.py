@@ -178,6 +178,38 @@ def test_what_does_not_fit_in_halves_either_is_a_sentence() -> None:
     assert_back(card, before)
 
 
+@pytest.mark.parametrize("times", [1, 2])
+def test_halves_that_have_no_room_to_be_joined_find_some(
+    times: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The weights make it; where not even that helps there is a sentence, and nothing stays."""
+    unet, card, join, tries = tiny.sdxl().unet, virtual(GIB), Halves.join, []
+
+    def joined(halves: Halves, values: Any) -> Any:
+        tries.append(tightfit.fitted(unet).taken)
+        if len(tries) <= times:
+            raise torch.OutOfMemoryError("full")
+        return join(halves, values)
+
+    with tightfit.Session(card=card) as session, torch.no_grad():
+        session.fit(unet)
+        given = unet_call(2, card.device)
+        card.reset_peaks()
+        unet(**given)
+        session.budget = (card.read().peak_allocated or 0) // 2
+        expected = unet(**given)[0].cpu()
+        monkeypatch.setattr(Halves, "join", joined)
+        if times == 1:
+            assert torch.equal(unet(**given)[0].cpu(), expected)
+            assert tries[0] > tries[1] == 0
+        else:
+            with pytest.raises(MemoryShortage, match="to join what two halves"):
+                unet(**given)
+    del given
+    gc.collect()
+    assert_back(card)
+
+
 def test_a_batch_is_whole_again_where_there_is_room_for_it() -> None:
     """Once the budget is raised, the bits are those of the whole."""
     unet, card = tiny.sdxl().unet, virtual(GIB)

@@ -28,7 +28,7 @@ from tightfit.run.fitting.keeping import PARTS, Change, Keeping, Terms
 from tightfit.run.fitting.lessons import Lessons
 from tightfit.run.fitting.lora import check_loading
 from tightfit.run.fitting.missed import none_missed, refuse_made_of_nothing
-from tightfit.run.fitting.need import Call, Need
+from tightfit.run.fitting.need import Call, Need, need_of
 from tightfit.run.fitting.placing import Weighed
 from tightfit.run.fitting.pressure import Pressure
 from tightfit.run.fitting.tuners import Tuners, written
@@ -389,7 +389,8 @@ class Fitted:
                 empty_frames(shortage)
             drawn_again()
         room = self._kept.supply_now().room
-        value = halves.join([self._call(part, run) for part in halves.parts()])
+        parts = [self._call(part, run) for part in halves.parts()]
+        value = self._joined(halves, parts)
         if not self.halved:
             self._note(_HALVES)
         self.halved += 1
@@ -397,13 +398,31 @@ class Fitted:
         self._halved[key] = max(room, self._halved.get(key, 0))
         return value
 
+    def _joined(self, halves: Halves, parts: list[Any]) -> Any:
+        """What both gave; where there is no room for that beside the weights, these go first."""
+        values, failure = once(lambda: halves.join(parts), self.card, self._kept.keepsakes)
+        if not values and self._kept.rest():
+            values, failure = once(lambda: halves.join(parts), self.card, self._kept.keepsakes)
+        if values:
+            return values[0]
+        raise MemoryShortage(
+            f"Not enough memory to join what two halves of a batch gave in "
+            f"{type(self.module).__name__}.",
+            figures=f"{failure}.",
+        )
+
     def _halves_of(self, call: Call) -> Halves | None:
-        """Where two halves are the whole, but for rounding."""
+        """Where two halves are the whole, but for rounding, and there would be room for parts."""
         session = self._kept.session
         if self.terms.fixed is not None:
             return None
         with nullcontext() if session is None else session.asleep():
-            return Halves.of(self.module, call)
+            found = Halves.of(self.module, call)
+            if found is None:
+                return None
+            least = need_of(self.module, found.smallest, self.card)
+        fits = self._kept.has_room(least, found.smallest.arriving(), beside=found.gives)
+        return found if fits else None
 
     def _known_halves(self, key: Hashable, call: Call) -> Halves | None:
         """Where such a call did not fit as a whole, and there is no more room now."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -11,6 +11,7 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
+from tightfit.allocators import ALIGNMENT, round_up
 from tightfit.errors import UsageError
 from tightfit.run.fitting.need import Call, result_of
 
@@ -41,10 +42,12 @@ class Halves:
     Attributes:
         batch: items of the whole, along the first axis of whatever has that many.
         whole: the call.
+        gives: bytes of the result.
     """
 
     batch: int
     whole: Call
+    gives: int = 0
 
     @classmethod
     def of(cls, module: nn.Module, call: Call) -> Halves | None:
@@ -71,12 +74,18 @@ class Halves:
             raise
         except Exception:  # the network's own: it cannot be run so
             return None
-        return made
+        tensors = (leaf for leaf in tree_flatten(whole)[0] if isinstance(leaf, torch.Tensor))
+        return replace(made, gives=sum(round_up(leaf.nbytes, ALIGNMENT) for leaf in tensors))
 
     @classmethod
     def like(cls, call: Call) -> Halves:
         """Of a call like one that was looked at before."""
         return cls(_batch_of(call), call)
+
+    @property
+    def smallest(self) -> Call:
+        """What is left of it where halves are parted again, to the last item."""
+        return self._part(0, 1)
 
     def parts(self) -> tuple[Call, Call]:
         """The two calls; their tensors are views of the whole's."""
