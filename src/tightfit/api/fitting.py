@@ -72,11 +72,22 @@ def fit(
     return module
 
 
-def fit_at_rest(module: nn.Module, *, card: Card, budget: Budget, mode: str, pack: str) -> Fitted:
-    """As `fit`, for somebody who has more models than this one: its first call brings it."""
+def fit_at_rest(
+    module: nn.Module,
+    *,
+    card: Card,
+    budget: Budget,
+    mode: str,
+    pack: str,
+    shares: bool = False,
+) -> Fitted:
+    """As `fit`, for somebody who has more models than this one: its first call brings it.
+
+    Those that share have one master on the host for the same weights of the same file.
+    """
     _check_terms(mode, pack)
     refuse_unreadable(module)
-    return _take(module, card, budget, mode, pack, None, at_rest=True)
+    return _take(module, card, budget, mode, pack, None, at_rest=True, shares=shares)
 
 
 def _take(
@@ -88,6 +99,7 @@ def _take(
     example: Call | None,
     *,
     at_rest: bool = False,
+    shares: bool = False,
     traces: bool = False,
     compares: bool = False,
 ) -> Fitted:
@@ -98,6 +110,7 @@ def _take(
         _mode(mode),
         pack=_pack(pack),
         pins=_pins(card, own=own),
+        shares=shares,
         traces=traces,
         compares=compares,
     )

@@ -58,8 +58,14 @@ class Session:
             raise UsageError("card and cards are both given: one of them is enough.")
         self._reserve = reserve
         wish = BudgetWish.of(vram, reserve)
+        opened = _opened(card, cards)
         self._shared = [
-            SharedCard(each, wish.on(each.name, each.read().total)) for each in _opened(card, cards)
+            SharedCard(
+                each,
+                wish.on(each.name, each.read().total),
+                one_of_several=len(opened) > 1,
+            )
+            for each in opened
         ]
         self._before = [each.card.read().allocated or 0 for each in self._shared]
         self._pipelines: list[FittedPipeline] = []

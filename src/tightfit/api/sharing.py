@@ -96,9 +96,10 @@ class SharedCard:
         calibrations: what was learnt of VAEs.
     """
 
-    def __init__(self, card: Card, budget: Budget) -> None:
-        """Nobody is there yet."""
+    def __init__(self, card: Card, budget: Budget, *, one_of_several: bool = False) -> None:
+        """Nobody is there yet. Several cards have one master for the same weights of a file."""
         self.card = card
+        self._shares = one_of_several
         self.shelf = Shelf(self._room)
         self.stopping = Stopping()
         self.calibrations = Calibrations()
@@ -143,7 +144,14 @@ class SharedCard:
         """
 
         def fit(taken: Taken) -> None:
-            network = fit_at_rest(module, card=self.card, budget=self._budget, mode=mode, pack=pack)
+            network = fit_at_rest(
+                module,
+                card=self.card,
+                budget=self._budget,
+                mode=mode,
+                pack=pack,
+                shares=self._shares,
+            )
             taken.undo.callback(lambda: unfit(module))
             taken.network = network
             network.turn = lambda: self.at_work(taken)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -188,10 +189,10 @@ def test_an_error_of_one_leaves_nothing_of_the_others_held(
     host.plan(wishes)
     plain = module.Arena
 
-    def refusing(layout: Layout, tensors: tuple[torch.Tensor, ...]) -> Arena:
+    def refusing(layout: Layout, tensors: tuple[torch.Tensor, ...], **given: Any) -> Arena:
         if tensors[0] is wishes[7].tensors[0]:
             raise MemoryShortage("Not enough host memory.")
-        return plain(layout, tensors)
+        return plain(layout, tensors, **given)
 
     monkeypatch.setattr(module, "Arena", refusing)
     each = host.take_all(deque(wishes))

@@ -10,7 +10,7 @@ import torch
 from tightfit.place.streaming.arena import Arena
 from tightfit.place.streaming.layout import Layout
 from tightfit.place.streaming.memory import mapping
-from tightfit.place.streaming.pinned import Pins
+from tightfit.place.streaming.pinned import Once, Pins
 from tightfit.units import MIB
 
 
@@ -101,3 +101,25 @@ def test_cuda_holds_our_own_memory_and_leaves_no_error_behind() -> None:
     assert torch.equal(moved.cpu(), tensors[0])
     pins.release(arena.buffer)
     assert not arena.buffer.is_pinned()
+
+
+def test_what_two_hold_is_held_once_and_let_go_by_the_last() -> None:
+    """By address; what is refused is not held by anybody."""
+    held: list[int] = []
+    once = Once()
+
+    def register(address: int, size: int) -> bool:
+        assert address not in held
+        if size:
+            held.append(address)
+        return bool(size)
+
+    hold, leave = once.holding(register), once.leaving(held.remove)
+    assert [hold(4096, 1), hold(4096, 1), hold(8192, 1), hold(12288, 0)] == [True] * 3 + [False]
+    assert held == [4096, 8192]
+    leave(4096)
+    assert held == [4096, 8192]
+    leave(4096)
+    assert held == [8192]
+    assert hold(4096, 1)
+    assert held == [8192, 4096]

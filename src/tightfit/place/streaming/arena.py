@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import threading
+from collections.abc import Hashable, Sequence
+from weakref import WeakValueDictionary
 
 import torch
 
@@ -15,6 +17,44 @@ from tightfit.place.streaming.stage import Stage
 __all__ = ["ALIGNMENT", "Arena", "Layout", "Place"]
 
 
+class Shared:
+    """Memory for weights that are the same bytes of the same files, however often they are loaded.
+
+    It is there as long as somebody has it.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._buffer: torch.Tensor | None = None
+
+    @classmethod
+    def of(cls, origin: Hashable) -> Shared:
+        """The same one for everybody who says the same `origin`: a layout, and where bytes are."""
+        with _guard:
+            found = _known.get(origin)
+            if found is None:
+                found = _known[origin] = cls()
+            return found
+
+    def filled(self, layout: Layout, tensors: Sequence[torch.Tensor]) -> torch.Tensor:
+        """The memory; the first who asks fills it."""
+        with self._lock:
+            if self._buffer is None:
+                self._buffer = _filled(layout, tensors)
+            return self._buffer
+
+
+_known: WeakValueDictionary[Hashable, Shared] = WeakValueDictionary()
+_guard = threading.Lock()
+
+
+def _filled(layout: Layout, tensors: Sequence[torch.Tensor]) -> torch.Tensor:
+    buffer = mapping(layout.bytes)
+    for view, tensor in zip(layout.views(buffer), tensors, strict=True):
+        view.copy_(tensor)
+    return buffer
+
+
 class Arena(Master):
     """The master of weights that move as one.
 
@@ -25,15 +65,18 @@ class Arena(Master):
         at_once: a copy from it keeps nobody waiting: it is pinned, or the card does not mind.
     """
 
-    def __init__(self, layout: Layout, tensors: Sequence[torch.Tensor]) -> None:
-        """Take copies of `tensors`, for which `layout` was made."""
+    def __init__(
+        self, layout: Layout, tensors: Sequence[torch.Tensor], *, shared: Shared | None = None
+    ) -> None:
+        """Take copies of `tensors`, for which `layout` was made; once for all of a `shared`."""
         self.layout = layout
-        self.whole = self._buffer = mapping(layout.bytes)
+        self._memory = shared
+        self.shared = shared is not None
+        buffer = _filled(layout, tensors) if shared is None else shared.filled(layout, tensors)
+        self.whole = self._buffer = buffer
         self.views = layout.views(self._buffer)
         self.pinned = False
         self.at_once = True
-        for view, tensor in zip(self.views, tensors, strict=True):
-            view.copy_(tensor)
 
     @property
     def buffer(self) -> torch.Tensor:

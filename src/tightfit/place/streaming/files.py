@@ -49,7 +49,11 @@ class Mapped:
 
 
 class File:
-    """A file that weights are read from. Whatever changes it makes every further read an error."""
+    """A file that weights are read from. Whatever changes it makes every further read an error.
+
+    Attributes:
+        identity: equal for the same file with the same bytes, as far as can be told.
+    """
 
     def __init__(self, path: str, inode: int, *, spares: bool = False) -> None:
         """Raises `OSError` where it cannot be opened, `InputError` for another of this name."""
@@ -58,6 +62,7 @@ class File:
         self._handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         found = os.fstat(self._handle)
         self._seen = (found.st_size, found.st_mtime_ns)
+        self.identity = (path, inode, *self._seen)
         if found.st_ino != inode:
             self.close()
             raise InputError(f"`{path}` is not the file that the weights were loaded from.")

@@ -36,12 +36,15 @@ class Master(Source):
         views: the tensors on the host; none where they are packed.
         pinned: the driver holds all bytes in place.
         packed: how the bytes become tensors; None is that they are used as they lie.
+        shared: other sessions read the same memory, so nobody may write to it: tensors stay where
+            they were.
     """
 
     layout: Layout
     views: tuple[torch.Tensor, ...]
     pinned: bool = False
     packed: Packed | None = None
+    shared: bool = False
 
     @property
     def bytes(self) -> int:

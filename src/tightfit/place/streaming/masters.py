@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -15,7 +15,7 @@ from tightfit.card.host_memory import read_host_memory
 from tightfit.card.lanes import Lane, Queue
 from tightfit.errors import MemoryShortage
 from tightfit.place.lanes import compute_of, open_lane
-from tightfit.place.streaming.arena import Arena
+from tightfit.place.streaming.arena import Arena, Shared
 from tightfit.place.streaming.bounce import COUNT, Bounce, buffer_size
 from tightfit.place.streaming.evenly import evenly
 from tightfit.place.streaming.filed import Filed
@@ -69,6 +69,7 @@ class Masters:
         *,
         pins: Pins | None = None,
         room: int | None = None,
+        shares: bool = False,
         through: Callable[[Lane, Queue], tuple[Lane, Queue]] = lambda *queues: queues,
     ) -> None:
         """Nothing is taken yet.
@@ -77,6 +78,8 @@ class Masters:
             card: what masters are copied to.
             pins: None is none.
             room: how many bytes masters may newly take; None is what the host has to give.
+            shares: weights that are the same bytes of the same files have one master in all
+                sessions that share. Their tensors stay mapped from the files.
             through: wraps the queues of the card, for those who watch them.
         """
         self.pins = Pins.none() if pins is None else pins
@@ -89,6 +92,7 @@ class Masters:
         self._waits = card.kind == "cuda" or (card.kind != "cpu" and pins is not None)
         self._device = card.device if card.kind == "cuda" else None
         self._room = room
+        self._shares = shares
         self._given_up = 0
         self._largest = 1
         self._own: set[int] = set()
@@ -150,7 +154,8 @@ class Masters:
             while wishes or under_way:
                 while wishes and len(under_way) < _AT_ONCE:
                     wish = wishes.popleft()
-                    under_way.append((wish, workers.submit(self._packed, wish)))
+                    job = workers.submit(self._packed, wish, self._origin(wish))
+                    under_way.append((wish, job))
                 wish, packed = under_way.popleft()
                 yield self.take(wish, packed=packed.result())
 
@@ -165,7 +170,7 @@ class Masters:
         self._largest = max(self._largest, wish.layout.bytes)
         if packed is None and (wish.key in self._filed or wish.layout.bytes > self._left):
             return self._file(wish)
-        arena = packed or Arena(wish.layout, wish.tensors)
+        arena = packed or Arena(wish.layout, wish.tensors, shared=self._origin(wish))
         arena.at_once = arena.pinned or not self._waits
         self._given_up += self._foreign_bytes(wish)
         self._own.add(arena.buffer.untyped_storage().data_ptr())
@@ -177,9 +182,21 @@ class Masters:
             self._open_bounce()
         return arena
 
-    def _packed(self, wish: Wish) -> Arena:
+    def _origin(self, wish: Wish) -> Shared | None:
+        """What is shared with whoever has the same bytes of files; None where it is not of such."""
+        if not self._shares or not all(map(self._files.is_mapped, wish.tensors)):
+            return None
+        found: list[Hashable] = [wish.layout]
+        for tensor, place in zip(wish.tensors, wish.layout.places, strict=True):
+            stretch = self._files.find(tensor) if place.is_as(tensor) else None
+            if stretch is None:
+                return None
+            found.append((stretch.file.identity, stretch.offset))
+        return Shared.of(tuple(found))
+
+    def _packed(self, wish: Wish, shared: Shared | None) -> Arena:
         """By a worker: nobody knows of it before it is taken, so it is in the books till then."""
-        arena = Arena(wish.layout, wish.tensors)
+        arena = Arena(wish.layout, wish.tensors, shared=shared)
         if wish.key not in self._unpinned:
             if self._device is not None:
                 torch.cuda.set_device(self._device)

@@ -12,6 +12,49 @@ import torch
 from tightfit.place.runtime import runtime_library
 
 
+class Once:
+    """What several hold is held once, by address, and let go by the last of them."""
+
+    def __init__(self) -> None:
+        self._holders: dict[int, int] = {}
+        self._locks = [threading.Lock() for _ in range(_AT_ONCE)]
+
+    def holding(self, register: Callable[[int, int], bool]) -> Callable[[int, int], bool]:
+        """Do it for the first alone."""
+
+        def hold(address: int, size: int) -> bool:
+            with self._lock(address):
+                if address not in self._holders and not register(address, size):
+                    return False
+                self._holders[address] = self._holders.get(address, 0) + 1
+            return True
+
+        return hold
+
+    def leaving(self, unregister: Callable[[int], None]) -> Callable[[int], None]:
+        """Do it for the last alone."""
+
+        def leave(address: int) -> None:
+            with self._lock(address):
+                left = self._holders.get(address, 1) - 1
+                if left > 0:
+                    self._holders[address] = left
+                    return
+                unregister(address)
+                self._holders.pop(address, None)
+
+        return leave
+
+    def _lock(self, address: int) -> threading.Lock:
+        return self._locks[address // mmap.PAGESIZE % _AT_ONCE]
+
+
+_AT_ONCE = 61
+_once = Once()
+_EVERY_CARD = 1
+"""``cudaHostRegisterPortable``: memory that is held for one card is so for all of them."""
+
+
 class Pins:
     """Buffers held in place, within a budget; one that is refused is copied all the same, slower.
 
@@ -65,7 +108,7 @@ class Pins:
 
         def register(address: int, size: int) -> bool:
             pointer = ctypes.c_void_p(address)
-            if runtime.cudaHostRegister(pointer, ctypes.c_size_t(size), 0) == 0:
+            if runtime.cudaHostRegister(pointer, ctypes.c_size_t(size), _EVERY_CARD) == 0:
                 return True
             # A refusal stays behind as the last error, which the next kernel check would raise.
             runtime.cudaGetLastError()
@@ -75,7 +118,7 @@ class Pins:
             if runtime.cudaHostUnregister(ctypes.c_void_p(address)) != 0:
                 runtime.cudaGetLastError()
 
-        return cls(budget, register=register, unregister=unregister)
+        return cls(budget, register=_once.holding(register), unregister=_once.leaving(unregister))
 
     def hold(self, buffer: torch.Tensor) -> bool:
         """Hold `buffer` in place, from its first to its last byte; whether that was done.

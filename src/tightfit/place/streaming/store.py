@@ -161,7 +161,7 @@ class Store:
         stored = self._stored[key] = _Stored(master)
         each = self.seats_of(group)
         ids = {id(seat.tensor) for seat, _ in each}
-        for seat, at in each if master.packed is None else ():
+        for seat, at in each if master.packed is None and not master.shared else ():
             seat.settle(master.views[at])
         stored.users |= ids
         for other in [k for k, m in self._stored.items() if m is not stored and m.users & ids]:

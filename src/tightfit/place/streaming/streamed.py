@@ -226,6 +226,7 @@ def streamed(
     order: Order | None = None,
     pins: Pins | None = None,
     host: int | None = None,
+    shares: bool = False,
     compares: bool = False,
     traces: bool = False,
     room: int | None = None,
@@ -247,6 +248,7 @@ def streamed(
         pins: which masters are held in place for the driver; None is none.
         host: how many bytes of memory masters may newly take; None is what there is. Weights that
             are mapped from files stay in them beyond that, and are read for each use.
+        shares: one master for the same weights of the same file, in all sessions that share.
         compares: for finding faults: each copy is waited for and compared with its master.
         traces: what each step did is kept in `Streaming.steps`.
         room: what reserved may come to on the card, with all that this process holds there. While
@@ -267,7 +269,7 @@ def streamed(
         with plain_mode():
             tracer = Tracer() if traces else None
             through = _as_they_are if tracer is None else tracer.over
-            masters = Masters(card, pins=pins, room=host, through=through)
+            masters = Masters(card, pins=pins, room=host, shares=shares, through=through)
             placement = Placement(module, card, stack, masters)
             placement.seat(scan.helds)
             placement.convert(Conversions.of(module), scan.foreign)

@@ -93,6 +93,7 @@ class Terms:
         fixed: a plan that is kept to, whatever happens; None is to follow the room.
         pack: whether weights are packed; see `tightfit.run.fitting.placing`.
         pins: which masters the driver holds in place.
+        shares: with other models that share, one master for the same weights of the same file.
         traces: what each step did is kept in the session.
         compares: each copy is waited for and compared with its master.
     """
@@ -102,6 +103,7 @@ class Terms:
     fixed: Plan | None = None
     pack: Pack = "off"
     pins: Pins = field(default_factory=Pins.none)
+    shares: bool = False
     traces: bool = False
     compares: bool = False
 
@@ -403,6 +405,7 @@ class Keeping:
                         self.weighed.blocks,
                         order=self.weighed.order,
                         pins=self.terms.pins,
+                        shares=self.terms.shares,
                         traces=self.terms.traces,
                         compares=self.terms.compares,
                         room=room,
