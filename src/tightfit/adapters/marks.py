@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import functools
+import itertools
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -31,20 +33,31 @@ def marked(pipe: Any, *, on_step: OnStep, on_code: OnCode) -> Iterator[None]:
 
 @contextmanager
 def _steps(pipe: Any, on_step: OnStep) -> Iterator[None]:
-    scheduler = pipe.scheduler
-    own = scheduler.step
-    done = 0
+    done = itertools.count(1)
 
-    @functools.wraps(own)
-    def step(*args: Any, **kwargs: Any) -> Any:
-        nonlocal done
-        value = own(*args, **kwargs)
-        done += 1
-        on_step(done, _steps_in_all(pipe, done))
+    def after() -> None:
+        count = next(done)
+        on_step(count, _steps_in_all(pipe, count))
+
+    with _instead(pipe.scheduler, "step", _Step(pipe.scheduler.step, after)):
+        yield
+
+
+class _Step:
+    """Stands in a scheduler for its `step`; a copy of the scheduler goes without."""
+
+    def __init__(self, own: Callable[..., Any], after: Callable[[], None]) -> None:
+        functools.update_wrapper(self, own)  # pipelines look at what it takes
+        self._own = own
+        self._after = after
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        value = self._own(*args, **kwargs)
+        self._after()
         return value
 
-    with _instead(scheduler, "step", step):
-        yield
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        return copy.deepcopy(self._own, memo)
 
 
 def _steps_in_all(pipe: Any, done: int) -> int:

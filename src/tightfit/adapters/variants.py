@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -44,13 +45,11 @@ def variant_of(pipe: Any, kind: type) -> Any:
 def by_scheduler(pipe: Any, name: str | None) -> Iterator[None]:
     """While inside, `pipe` goes by the scheduler called `name`, set up as its own is.
 
+    None is a copy of its own, so that that one keeps no step of the calls, nor tensors on a card.
     Raises `UsageError` for a name that is none, or whose kind does not go with this pipeline.
     """
-    if name is None:
-        yield
-        return
     own = pipe.scheduler
-    pipe.scheduler = exchanged(own, name)
+    pipe.scheduler = copy.deepcopy(own) if name is None else exchanged(own, name)
     try:
         yield
     finally:

@@ -38,6 +38,7 @@ from tightfit.media.files import check_writable
 from tightfit.media.latents import LATENT_KINDS
 from tightfit.plan.size import LARGEST_BATCH
 from tightfit.report.record import Report
+from tightfit.run.ladder import empty_frames, leaving_nothing
 
 _MOST_SEED = 2**63 - 1
 _DRAWN = 2**32
@@ -174,7 +175,8 @@ def generate(
     task.timeline.begins("load", since=started)
     if estimate and weights is None:
         _refuse_too_large(task)
-    made, report = _made(task, prompts, several=several)
+    with leaving_nothing(memory.card):
+        made, report = _made(task, prompts, several=several)
     gc.collect()  # schedulers keep tensors on the card, and pipelines are cycles
     return Result(tuple(made), replace(report, after_bytes=memory.card.read().allocated))
 
@@ -235,6 +237,10 @@ def _made(
         try:
             for number, text in enumerate(prompts, 1):
                 made += _item(making, task, text, number if several else None)
+        except (KeyboardInterrupt, Cancelled) as error:
+            if made:
+                error.add_note(f"{len(made)} were written before, and stay")
+            raise
         except TightfitError as error:
             error.report = failed(error, making, task.memory, chosen.about(fitted), so_far)
             raise
@@ -261,6 +267,7 @@ def _item(making: Making, task: _Task, text: str | BadPrompt, item: int | None) 
         if item is None:
             raise
         reason = str(error).strip() or type(error).__name__
+        empty_frames(error)
         return [Generated(text, seeds[0], error=reason)]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
@@ -24,7 +25,7 @@ from tightfit.api.targets import write
 from tightfit.api.timeline import DENOISE, Timeline, stage_of
 from tightfit.errors import Cancelled, JobFailed, MemoryShortage, TightfitError
 from tightfit.plan.batch import MOST_AT_ONCE
-from tightfit.run.ladder import Attempt, Keepsakes
+from tightfit.run.ladder import Attempt, Keepsakes, empty_frames
 from tightfit.run.ladder.once import once
 from tightfit.units import format_bytes
 
@@ -118,6 +119,8 @@ class Making:
                 done += self._call(order, part)
             except _TooMany as error:
                 most = self._fewer(len(part.seeds), str(error))
+                empty_frames(error)
+            gc.collect()  # what a failed try left behind, and what a made one dropped
         return done
 
     def _fewer(self, count: int, reason: str) -> int:
@@ -188,16 +191,17 @@ class Making:
             timeline.begins("encode image" if direction == "encode" else "decode")
 
         def step(done: int, total: int) -> None:
-            timeline.stepped(done + skipped, max(total, done + skipped))
+            if done > skipped:
+                timeline.stepped(done, total)
 
         timeline.begins("encode text")
         with ExitStack() as stack:
             stack.enter_context(without_bar(self.pipe))
-            stack.enter_context(marked(self.pipe, on_step=step, on_code=code))
             stack.enter_context(timeline.following(self.fitted.networks))
             if state is not None:
                 keeping = stack.enter_context(self._kept(state, settings, generators))
                 skipped = keeping.resumed_at or 0
+            stack.enter_context(marked(self.pipe, on_step=step, on_code=code))
             nothing = Keepsakes(nn.Module(), device=card.device)
             values, failure = once(lambda: self.pipe(**given), card, nothing)
         if not values:
@@ -319,6 +323,5 @@ def _with_way_on(error: TightfitError, saved: SavedLatents) -> TightfitError:
 def _say_what_is_kept(error: BaseException, path: Path | None, seed: int) -> None:
     if path is not None and path.is_file():
         error.add_note(
-            f"nothing was written but {path}: the same command with --resume --seed {seed} goes on "
-            "from there"
+            f"{path} is kept: the same command with --resume and --seed {seed} goes on from there"
         )

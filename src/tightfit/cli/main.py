@@ -97,7 +97,7 @@ def _cancelled(error: BaseException | None) -> int:
     """Say what is there of the job: what the interrupt's note tells, or nothing."""
     cause = error.__cause__ if error is not None else None
     notes = getattr(cause, "__notes__", ())
-    typer.echo(f"cancelled: {notes[0] if notes else 'nothing was written'}", err=True)
+    typer.echo(f"cancelled: {'; '.join(notes) or 'nothing was written'}", err=True)
     return CANCELLED
 
 
