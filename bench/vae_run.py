@@ -171,6 +171,11 @@ class Bench:
             "" if self._agrees(shown, seen.value) else "THE LIBRARY'S CALL GAVE SOMETHING ELSE",
             "" if row.host_told_bytes is None else f"of it {_host_lines(report)}",
             f"{refused} requests refused" if refused else "",
+            *(
+                f"{each['rung']} did not hold: {each['reason']}"[:_WORDS]
+                for each in report.attempts
+                if each["outcome"] == "oom"
+            ),
             *report.adjusted,
             *report.warnings,
         )
