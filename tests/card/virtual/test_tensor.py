@@ -489,3 +489,23 @@ def test_fused_attention_allocates_no_score_matrix(card: VirtualCard) -> None:
     with torch.inference_mode():
         functional.scaled_dot_product_attention(q, q, q)
     assert card.read().peak_allocated - start < MIB
+
+
+@pytest.mark.parametrize("dims", [2, 3, 4])
+def test_attention_takes_masks_of_every_rank(card: VirtualCard, dims: int) -> None:
+    """The fused kernel knows some of them alone; the others run as they do on the host."""
+    q = torch.randn(2, 3, 4, 16)
+    mask = torch.randn((3, 4, 4) if dims == 3 else (2, 3, 4, 4)[4 - dims :])
+    with torch.no_grad():
+        there = functional.scaled_dot_product_attention(
+            *(q.to(card.device),) * 3, attn_mask=mask.to(card.device)
+        )
+    wanted = functional.scaled_dot_product_attention(q, q, q, attn_mask=mask)
+    assert torch.allclose(there.cpu(), wanted, atol=1e-6)
+
+
+def test_numbers_on_a_card_become_lists_and_parts_of_lists(card: VirtualCard) -> None:
+    """As on any device: `tolist`, and a tensor made of a list that has one of them."""
+    numbers = torch.arange(3.0, device=card.device)
+    assert numbers.tolist() == [0.0, 1.0, 2.0]
+    assert torch.tensor([numbers[2] / 4]).tolist() == [0.5]

@@ -33,7 +33,7 @@ def attention(
         and dropout_p == 0.0
         and not enable_gqa
         and not (torch.is_grad_enabled() and query.requires_grad)
-        and (attn_mask is None or attn_mask.dtype != torch.bool)
+        and (attn_mask is None or (attn_mask.dtype != torch.bool and attn_mask.dim() in (2, 4)))
     )
     if not fused:
         result: torch.Tensor = func(

@@ -90,6 +90,7 @@ def register() -> None:
         aten.impl("empty.memory_format", _empty, "PrivateUse1")
         aten.impl("empty_strided", _empty_strided, "PrivateUse1")
         aten.impl("_copy_from", _copy_from, "PrivateUse1")
+        aten.impl("_local_scalar_dense", _item, "PrivateUse1")
         others = _library("_", "AutocastPrivateUse1")
         others.fallback(torch.library.fallthrough_kernel)
         for name in _LOW_PRECISION:
@@ -144,6 +145,11 @@ def _copy_from(
     del non_blocking
     payloads(target).copy_(payloads(source))
     return target
+
+
+def _item(source: torch.Tensor) -> Any:
+    """Of a number on the card, where no dispatch is: `torch.tensor` asks so for those in a list."""
+    return payloads(source).item()
 
 
 def _autocast(name: str, dtype: torch.dtype | None) -> Callable[..., Any]:

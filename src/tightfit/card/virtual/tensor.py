@@ -65,6 +65,10 @@ class VirtualTensor(torch.Tensor):
         memo[id(self)] = copy
         return copy
 
+    def tolist(self) -> Any:
+        """As of any tensor; PyTorch refuses it for classes of their own."""
+        return self.to("cpu").tolist()
+
     @property
     def data(self) -> torch.Tensor:
         """The same values without history, as `torch.Tensor.data`."""
