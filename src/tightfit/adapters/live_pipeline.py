@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import sys
 import threading
 from collections.abc import Callable
 from contextlib import suppress
@@ -39,11 +38,15 @@ class Component:
     is_vae: bool
 
 
+_PIPELINES = ("DiffusionPipeline", "ModularPipeline")
+
+
 def is_pipeline(thing: object) -> bool:
-    """Whether it is one; nothing is imported for it."""
-    library = sys.modules.get("diffusers")
-    kind = None if library is None else getattr(library, "DiffusionPipeline", None)
-    return kind is not None and isinstance(thing, kind)
+    """Whether it is one, of steps in one class or in modular blocks; nothing is imported for it."""
+    return any(
+        kind.__name__ in _PIPELINES and kind.__module__.partition(".")[0] == "diffusers"
+        for kind in type(thing).__mro__
+    )
 
 
 def components_of(pipe: Any) -> tuple[Component, ...]:
@@ -68,6 +71,11 @@ def components_of(pipe: Any) -> tuple[Component, ...]:
 
 def _refuse_placed(name: str, module: nn.Module) -> None:
     hooked = next((path for path, m in module.named_modules() if _is_hooked(m)), None)
+    if hooked == "" and type(module._hf_hook).__module__.startswith("diffusers.modular_pipelines"):
+        raise UsageError(
+            f"`{name}` is offloaded by a ComponentsManager: call its disable_auto_cpu_offload() "
+            "first."
+        )
     if hooked is not None:
         raise UsageError(
             f"`{name}` is offloaded by accelerate (`{hooked or name}` has its hook): call "

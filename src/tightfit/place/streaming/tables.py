@@ -12,6 +12,17 @@ from torch import nn
 from tightfit.weigh.tensors import Held, Kind, identity, walk
 
 
+def forget_graphs(module: nn.Module) -> None:
+    """What is made anew from originals before each call holds on to them no more.
+
+    It was made with gradients, where nobody has called the module yet; then the originals could not
+    become tensors of a virtual card.
+    """
+    for held in list(walk(module)):
+        if held.recomputed and held.tensor.grad_fn is not None:
+            vars(held.owner)[held.name] = held.tensor.detach()
+
+
 @dataclass(eq=False)
 class _Table:
     """One that is on the card, or was and is to come back.

@@ -24,6 +24,8 @@ METHODS = (
     "resize_token_embeddings",
 )
 """Of models of diffusers and transformers; adapters come and go, or are written into weights."""
+WRITTEN_AFTER = ("resize_token_embeddings",)
+"""Of these: who calls them writes values into the new weights then (textual inversion)."""
 _OF_LAYERS = ("merge", "unmerge")
 
 Alter = Callable[[str, Callable[..., Any], tuple[Any, ...], dict[str, Any]], Any]

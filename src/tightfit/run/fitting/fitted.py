@@ -17,10 +17,11 @@ from tightfit.card import Card, Reading
 from tightfit.errors import MemoryShortage, UsageError
 from tightfit.place.streaming.home import bring_home
 from tightfit.place.streaming.streamed import Streaming
+from tightfit.place.streaming.tables import forget_graphs
 from tightfit.plan.budget import Budget
 from tightfit.plan.plan import Plan
 from tightfit.plan.streaming.residency import Mode
-from tightfit.run.fitting.alterations import Alterations
+from tightfit.run.fitting.alterations import WRITTEN_AFTER, Alterations
 from tightfit.run.fitting.aside import drawn
 from tightfit.run.fitting.entries import Entries
 from tightfit.run.fitting.halves import Halves
@@ -152,6 +153,7 @@ class Fitted:
     def open(self, example: Call | None = None, *, at_rest: bool = False) -> None:
         """Place the weights, for a call like `example` where there is one; `at_rest`, none yet."""
         _refuse_inference_tensors(self.module)
+        forget_graphs(self.module)
         need, order = self._lessons.of(example)
         weighed = Weighed.of(self.module, order)
         self._paths = _paths_of(self.module)
@@ -178,23 +180,17 @@ class Fitted:
                 raise UsageError(f"`{type(self.module).__name__}` is being called: unfit it after.")
             self._to_host()
 
-    def rebudget(self, budget: Budget) -> None:
+    def rebudget(self, budget: Budget, *, spare: int = 0) -> None:
         """From the next call on, so much may be used of the card; weights move then.
 
-        Not to be called during a call.
+        All but `spare` bytes of it are planned for: other threads may take those meanwhile. Not to
+        be called during a call.
         """
         with self._lock:
-            terms = [self.terms] if self._keeping is None else [self.terms, self._keeping.terms]
-            mine, *kept = [
-                replace(
-                    each,
-                    supply=replace(each.supply, budget=budget.budget, reserve=budget.reserve),
-                )
-                for each in terms
-            ]
-            self.terms = mine
+            self.terms = _with_budget(self.terms, budget.budget, budget.reserve)
             if self._keeping is not None:
-                self._keeping.terms = kept[0]
+                planned = max(1, budget.budget - spare)
+                self._keeping.terms = _with_budget(self._keeping.terms, planned, budget.reserve)
 
     def rest(self) -> int:
         """Its weights leave the card until the next call; how many bytes came free.
@@ -248,7 +244,7 @@ class Fitted:
         """A method that changes which weights there are, or what they are.
 
         The weights are placed again at once, for a call like the last one, also after an error;
-        those that were at rest by the next call.
+        those that were at rest, or that the caller will write to, by the next call.
         """
         with self.turn(), self._lock:
             self._refuse_altering(method)
@@ -259,6 +255,7 @@ class Fitted:
             except Exception:
                 self._place_again(f"`{method}` failed")
                 raise
+            self._kept.rests |= method in WRITTEN_AFTER
             self._place_again(f"`{method}` was called")
             return value
 
@@ -581,6 +578,10 @@ class Fitted:
     def _note(self, text: str) -> None:
         if text not in self.notes:
             self.notes.append(text)
+
+
+def _with_budget(terms: Terms, budget: int, reserve: int) -> Terms:
+    return replace(terms, supply=replace(terms.supply, budget=budget, reserve=reserve))
 
 
 def _paths_of(module: nn.Module) -> frozenset[str]:
