@@ -148,11 +148,7 @@ def load_part(part: Part, *, dtype: torch.dtype) -> nn.Module:
             module = _built(part)
             cast_part(module, part, dtype=dtype)
         elif part.path is None:
-            with unfilled():
-                module = _built(part)
-            if part.library == "transformers":
-                module.tie_weights()  # type: ignore[operator]  # inside, a tie is two parameters
-            cast_part(module, part, dtype=dtype)
+            module = bare_part(part, dtype=dtype)
             draw(module)
         elif part.path.is_file() or in_eight_bits(header_of(part.path)):
             cls = class_named(part.library, part.class_name)
@@ -163,6 +159,20 @@ def load_part(part: Part, *, dtype: torch.dtype) -> nn.Module:
         else:
             module = _loaded(part, part.path, dtype)
     return module.eval().requires_grad_(False)
+
+
+def bare_part(part: Part, *, dtype: torch.dtype) -> nn.Module:
+    """The network without memory for its parameters, which are on the meta device.
+
+    Buffers and tables, stored or not, have the values that its class gives them. In `dtype`, with
+    the exceptions of `outline_part`.
+    """
+    with LOADING, unfilled():
+        module = _built(part)
+    if part.library == "transformers":
+        module.tie_weights()  # type: ignore[operator]  # inside, a tie is two parameters
+    cast_part(module, part, dtype=dtype)
+    return module
 
 
 def cast_part(module: nn.Module, part: Part, *, dtype: torch.dtype) -> None:

@@ -142,7 +142,7 @@ def load_pipeline(
                 widen(networks[part.name], torch.bfloat16)
                 cast_part(networks[part.name], part, dtype=torch.bfloat16)
         with said_by_us(f"`{source.spec}`"):
-            pipe = _assembled(source, networks)
+            pipe = assembled(source, networks)
             if scheduler is not None:
                 pipe.scheduler = exchanged(pipe.scheduler, scheduler)
     return pipe
@@ -308,7 +308,8 @@ def _is_inside(part: Part, folder: Path | None) -> bool:
     return part.path is not None and folder is not None and part.path.parent == folder
 
 
-def _assembled(source: PipelineSource, networks: Mapping[str, Any]) -> Any:
+def assembled(source: PipelineSource, networks: Mapping[str, Any]) -> Any:
+    """A pipeline of these networks, by their names, with everything else that `source` has."""
     cls = class_named("diffusers", source.class_name)
     if source.folder is not None:
         content = read_json(source.spec, source.folder / _INDEX)
