@@ -31,6 +31,7 @@ from tightfit.run.fitting.keeping import Terms
 from tightfit.run.fitting.need import Call
 from tightfit.run.fitting.placing import PACKS, Pack
 from tightfit.run.planning.supplies import supply_of
+from tightfit.weigh.tensors import weights
 
 _known: dict[nn.Module, Fitted] = {}
 """A fitted module stays until it is unfitted: the driver holds its masters in place until then."""
@@ -104,6 +105,7 @@ def _take(
     compares: bool = False,
 ) -> Fitted:
     """Fit it; where that fails, it is nobody's."""
+    refuse_unsupported(module, card)
     own = own_bytes(module)
     terms = Terms(
         _supply(card, budget, own=own),
@@ -156,6 +158,18 @@ def refuse_fitted(module: nn.Module) -> None:
     """Raise `UsageError` for a module that is fitted."""
     if module in _known:
         raise UsageError(f"`{type(module).__name__}` is fitted: unfit it first.")
+
+
+def refuse_unsupported(module: nn.Module, card: Card) -> None:
+    """Raise `UsageError` for weights in a dtype that `card` does not compute in, by their path."""
+    for held in weights(module):
+        if not card.supports(held.tensor.dtype):
+            dtype = str(held.tensor.dtype).removeprefix("torch.")
+            raise UsageError(
+                f"`{type(module).__name__}.{held.path}` is in {dtype}, in which {card.name} does "
+                "not compute: load the model in float16 or float32 (torch_dtype=…), or cast it "
+                "first."
+            )
 
 
 @contextmanager

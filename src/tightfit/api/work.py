@@ -138,6 +138,11 @@ class Work:
                     f"dtype {dtype_name(asked)} is asked for, but the VAE that was given is "
                     f"{dtype_name(ready.dtype)}: cast it first."
                 )
+            if not self.memory.card.supports(ready.dtype):
+                raise UsageError(
+                    f"the VAE that was given is {dtype_name(ready.dtype)}, in which "
+                    f"{self.memory.card.name} does not compute: cast it to float32 first."
+                )
             return ready
         assert source is not None
         source = fetch_vae(source)
