@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
+from tests.gpu.common import emptied
 from tightfit.card import Card, open_card
 from tightfit.plan.tilesize import TileWish
 from tightfit.run.job import Job, Request
@@ -200,3 +201,24 @@ def test_the_grain_is_as_the_driver_takes_it(card: Card) -> None:
     assert before is not None
     assert after is not None
     assert after - before == card.grain
+
+
+def test_scratch_of_libraries_keeps_no_segment_of_a_large_job(card: Card) -> None:
+    """Made while the cache was full, it lies in a segment that is many times as large."""
+    if card.allocator != "native":
+        pytest.skip("other allocators give back parts of a segment")
+    emptied()
+    card.trim()
+    before = card.read().reserved
+    large = torch.empty(512 * MIB, dtype=torch.uint8, device=card.device)
+    del large
+    square = torch.ones(256, 256, device=card.device)
+    product = square @ square
+    card.sync()
+    card.drop_scratch()
+    del square, product
+    card.trim()
+    after = card.read().reserved
+    assert before is not None
+    assert after is not None
+    assert after - before < 64 * MIB

@@ -123,6 +123,12 @@ class Card(ABC):
     def trim(self) -> None:
         """Give cached memory back to the driver."""
 
+    def drop_scratch(self) -> None:
+        """Give back what libraries keep as scratch, where it holds more than itself in the cache.
+
+        They make it anew when they need it. Nobody may be computing on the card.
+        """
+
     @abstractmethod
     def sync(self) -> None:
         """Wait for the device; errors that it kept back are raised here."""

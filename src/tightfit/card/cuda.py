@@ -17,7 +17,10 @@ from tightfit.card.driver_pool import PoolFigures, driver_pools
 from tightfit.card.polling import polled
 from tightfit.errors import BooksError, UsageError
 from tightfit.settings import Settings
+from tightfit.units import MIB
 
+_MUCH = 64 * MIB
+"""Slack after the cache was emptied that is more than fragments of small tensors."""
 _LOOK = 0.02
 """Seconds between two looks at the allocator: each holds up the thread that launches."""
 
@@ -105,6 +108,17 @@ class CudaCard(Card):
             torch.cuda.empty_cache()
         if self._pools is not None:
             self._pools.trim()
+
+    def drop_scratch(self) -> None:
+        """The workspaces of cuBLAS: one that was made while the cache was full keeps a whole
+        segment from being given back, of gigabytes after a large job."""
+        reading = self.read()
+        slack = (reading.reserved or 0) - (reading.allocated or 0)
+        drop = getattr(torch._C, "_cuda_clearCublasWorkspaces", None)
+        if drop is None or slack <= _MUCH:
+            return
+        drop()
+        self.trim()
 
     def sync(self) -> None:
         """Wait for every stream of the device."""

@@ -85,6 +85,8 @@ class Job:
             return self._run(source)
 
     def _run(self, source: torch.Tensor) -> Outcome:
+        self.card.trim()
+        self.card.drop_scratch()
         before = self.card.read()
         ladder = self.ladder()
         adjusted: list[str] = []
