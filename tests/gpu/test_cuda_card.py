@@ -29,9 +29,11 @@ ROUNDING = 2 * MIB
 def opened() -> Iterator[Card]:
     """The first CUDA card, checked to be empty of this test afterwards."""
     card = open_card("cuda:0")
+    emptied()
     card.trim()
     before = card.read().allocated
     yield card
+    emptied()
     card.trim()
     card.check()
     assert card.read().allocated == before
