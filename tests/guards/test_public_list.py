@@ -18,6 +18,7 @@ PUBLIC = [
     "fit",
     "fitted",
     "generate",
+    "load_pipeline",
     "load_weights",
     "make_plan",
     "pack",

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from tightfit.api.result import Frames, Result
     from tightfit.api.session import Session
     from tightfit.api.tiling import tiled
+    from tightfit.api.whole_pipeline import load_pipeline
     from tightfit.api.work import Watching
     from tightfit.plan.plan import Plan
 
@@ -29,6 +30,7 @@ __all__ = [
     "fit",
     "fitted",
     "generate",
+    "load_pipeline",
     "load_weights",
     "make_plan",
     "pack",
@@ -50,6 +52,7 @@ _HOMES = {
     "fit": "api.fits",
     "fitted": "api.fits",
     "generate": "api.generating",
+    "load_pipeline": "api.whole_pipeline",
     "load_weights": "api.loading",
     "make_plan": "api.planning",
     "pack": "api.packing",

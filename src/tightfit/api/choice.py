@@ -57,8 +57,7 @@ class Choice:
         weights: str | None,
     ) -> Choice:
         """No weight is read."""
-        if weights is not None and weights not in WEIGHTS:
-            raise UsageError(f"--weights `{weights}` is unknown: use {' or '.join(WEIGHTS)}.")
+        check_weights(weights)
         if isinstance(pipeline, (str, Path)):
             files = {name: Path(path) for name, path in (parts or {}).items()}
             source = find_pipeline(str(pipeline), parts=files, base=base)
@@ -158,6 +157,12 @@ class Choice:
             "parts": {name: str(path) for name, path in self.files.items()},
             "networks": {} if fitted is None else _networks(fitted),
         }
+
+
+def check_weights(weights: str | None) -> None:
+    """Refuse what weights cannot become. Raises `UsageError`."""
+    if weights is not None and weights not in WEIGHTS:
+        raise UsageError(f"--weights `{weights}` is unknown: use {' or '.join(WEIGHTS)}.")
 
 
 def _networks(fitted: FittedPipeline) -> dict[str, Any]:
