@@ -169,6 +169,39 @@ def test_two_threads_get_what_each_would_alone() -> None:
     assert_back(card)
 
 
+def test_networks_leave_a_little_to_what_other_threads_do_between_theirs() -> None:
+    """Once a second thread calls: its latents come and go while the first one's network runs."""
+    module, x, card = network(), inputs(), virtual(GIB)
+    with tightfit.Session(card=card) as session, torch.no_grad():
+        session.fit(module)
+        expected = module(x).cpu()
+
+        def peak() -> int:
+            module(x)
+            card.reset_peaks()
+            assert torch.equal(module(x).cpu(), expected)
+            return card.read().peak_allocated or 0
+
+        def fills(budget: int) -> bool:
+            session.budget = budget
+            return peak() > budget - budget // 32
+
+        budget = next(size * KIB for size in range(170, 230, 4) if fills(size * KIB))
+        filled = peak()
+        with threads(lambda: _called(module, x)) as wrong:
+            pass
+        assert not wrong
+        assert peak() <= budget - budget // 32 < filled <= budget
+        for _ in range(70):
+            module(x)
+        assert peak() == filled
+
+
+def _called(module: nn.Module, x: torch.Tensor) -> None:
+    with torch.no_grad():
+        module(x)
+
+
 def _networks(session: tightfit.Session, pipes: Any) -> list[Any]:
     return [each for pipe in pipes for each in session.fitted(pipe).networks.values()]
 

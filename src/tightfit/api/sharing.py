@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 import weakref
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
@@ -22,13 +23,19 @@ from tightfit.run.cancel import Cancel
 from tightfit.run.fitting.fitted import Fitted
 from tightfit.run.shelf import Shelf
 from tightfit.run.stopping import Stopping
-from tightfit.units import format_bytes
+from tightfit.units import MIB, format_bytes
 from tightfit.weigh import weight_bytes
 from tightfit.weigh.calibration import Calibrations
 
 _owned: dict[nn.Module, tuple[SharedCard, Taken]] = {}
 """What lies on shared cards."""
 _guard = threading.Lock()
+_NOTES = 6
+_RECENT = 64
+"""Calls: where several threads made them, others may be at work between theirs."""
+_SPARE = (32, 256 * MIB)
+"""Of the budget, one part in so many is left to pipelines that are between two networks in another
+thread, and at most so many bytes: their latents and noise come and go beside a call."""
 
 
 class Alone:
@@ -103,7 +110,9 @@ class SharedCard:
         self.shelf = Shelf(self._room)
         self.stopping = Stopping()
         self.calibrations = Calibrations()
-        self._budget = self._obeyed = budget
+        self._budget = budget
+        self._obeyed = budget, 0
+        self._callers: deque[int] = deque(maxlen=_RECENT)
         self._models: dict[nn.Module, Taken] = {}
         self._depth = 0
         self._last: Taken | None = None
@@ -154,6 +163,8 @@ class SharedCard:
             )
             taken.undo.callback(lambda: unfit(module))
             taken.network = network
+            budget, spare = self._obeyed
+            network.rebudget(budget, spare=spare)
             network.turn = lambda: self.at_work(taken)
             network.makes_room = lambda wanted: self._comes(taken, wanted)
             network.takes_room = lambda: self.free_one(taken)
@@ -298,12 +309,16 @@ class SharedCard:
     def _obey(self, taken: Taken | None) -> None:
         """What is new of the budget holds from here on."""
         budget = self._budget
-        if budget == self._obeyed:
+        if taken is not None:
+            self._callers.append(threading.get_ident())
+        several = len(set(self._callers)) > 1
+        spare = min(budget.budget // _SPARE[0], _SPARE[1]) if several else 0
+        if (budget, spare) == self._obeyed:
             return
-        self._obeyed = budget
+        self._obeyed = budget, spare
         for each in self.models:
             if each.network is not None:
-                each.network.rebudget(budget)
+                each.network.rebudget(budget, spare=spare)
         excess = (self.card.read().allocated or 0) - budget.budget
         if excess > 0:
             self.shelf.gives(None if taken is None else taken.name, excess)
@@ -339,9 +354,6 @@ class SharedCard:
             context=now.context or 0,
             reserve=self._budget.reserve,
         )
-
-
-_NOTES = 6
 
 
 def is_alone(module: nn.Module) -> bool:

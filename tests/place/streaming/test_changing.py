@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 import torch
@@ -141,8 +142,8 @@ def test_what_is_dropped_and_comes_again_is_packed_once(monkeypatch: pytest.Monk
     packed: list[int] = []
     make = Arena.__init__
 
-    def counted(self: Arena, *args: object) -> None:
-        make(self, *args)
+    def counted(self: Arena, *args: Any, **given: Any) -> None:
+        make(self, *args, **given)
         packed.append(self.layout.bytes)
 
     monkeypatch.setattr(Arena, "__init__", counted)

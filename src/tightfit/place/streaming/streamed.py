@@ -183,8 +183,11 @@ class Streaming:
 
     @property
     def taken(self) -> int:
-        """Of the card, by its allocator's count, which rounds what is asked for; else `bytes`."""
-        return self._arrangement.taken or self.bytes
+        """Of the card, by its allocator's count, which rounds what is asked for.
+
+        Tables apart. No less than was asked for: other threads take and give back meanwhile.
+        """
+        return max(self._arrangement.taken, self.bytes - self.table_bytes)
 
     @property
     def scratch_bytes(self) -> int:
