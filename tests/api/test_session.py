@@ -186,7 +186,7 @@ def test_networks_leave_a_little_to_what_other_threads_do_between_theirs() -> No
             session.budget = budget
             return peak() > budget - budget // 32
 
-        budget = next(size * KIB for size in range(170, 230, 4) if fills(size * KIB))
+        budget = next(size * KIB for size in range(230, 170, -4) if fills(size * KIB))
         filled = peak()
         with threads(lambda: _called(module, x)) as wrong:
             pass
