@@ -47,8 +47,10 @@ from pipeline_rows import PipelineRow, compared, in_order, read_rows, summary, t
 from pipeline_weights import Store
 from provenance import machine_of, versions_of
 from rows import write
+from stream import touch
 
 from tightfit.card import open_card
+from tightfit.units import parse_bytes
 
 RESULTS = Path(__file__).parent / "results" / "pipeline.json"
 _LIBRARIES = ("accelerate", "mmgp", "transformers")
@@ -71,6 +73,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     print(plan(jobs, options.who), file=sys.stderr)
     if options.plan:
         return 0
+    if options.touch:
+        touch(parse_bytes(options.touch))
     output = options.output or (None if options.cpu else RESULTS)
     with tempfile.TemporaryDirectory() as folder:
         bench = Bench(options, jobs, Path(folder), output)
@@ -239,6 +243,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--only", default="*", help="jobs such as 'flux.1-dev *'")
     parser.add_argument("--who", type=_names, default=EVERY, help=f"some of {','.join(EVERY)}")
     parser.add_argument("--seconds", type=float, default=560, help="no row starts later")
+    parser.add_argument("--touch", help="bytes of host memory to take and give back first")
     parser.add_argument("--plan", action="store_true", help="print what would be run, and stop")
     parser.add_argument("--commit", help="of this source, where git cannot tell")
     parser.add_argument("-o", "--output", type=Path, help=f"default: {RESULTS.name}")

@@ -15,6 +15,7 @@ from statistics import median
 from typing import Any
 
 import torch
+import transformers  # noqa: F401 (its loggers exist before they are muted)
 from ballast import Ballast
 from pipeline_jobs import GROUP, MMGP, MODEL, OURS, RESIDENT, Job
 from pipeline_rows import PipelineRow, bound_of
