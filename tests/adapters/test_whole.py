@@ -12,7 +12,9 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
+from transformers import CLIPTokenizer
 
+from tests.pipelines import tiny
 from tightfit.adapters.parts import outline_part
 from tightfit.adapters.pipelines import PIPELINES
 from tightfit.adapters.whole import PipelineSource, find_pipeline, load_pipeline
@@ -133,6 +135,30 @@ def test_a_folder_gives_what_was_saved(made: Any, saved: Path) -> None:
     assert np.allclose(drawn(pipe, small), drawn(made, small), atol=1e-4)
 
 
+def test_a_folder_with_tokenizers_of_its_own_is_loaded_by_diffusers(tmp_path: Path) -> None:
+    """As one from a hub is: words by their files, pictures as before, its usual size its own."""
+    ends = ["<|startoftext|>", "<|endoftext|>"]
+    letters = [chr(at) for at in range(ord("a"), ord("z") + 1)]
+    known = [*letters, *(f"{letter}</w>" for letter in letters), "fo", "fox</w>", *ends]
+    (tmp_path / "vocab.json").write_text(json.dumps({word: at for at, word in enumerate(known)}))
+    (tmp_path / "merges.txt").write_text("#version: 0.2\nf o\nfo x</w>\n")
+    words = CLIPTokenizer(
+        str(tmp_path / "vocab.json"), str(tmp_path / "merges.txt"), model_max_length=16
+    )
+    pipe = tiny.sdxl()
+    pipe.register_modules(tokenizer=words, tokenizer_2=words)
+    pipe.save_pretrained(tmp_path / "sdxl")
+    source = find_pipeline(str(tmp_path / "sdxl"))
+    assert (source.size.width, source.size.height) == (64, 64)
+    again = load_pipeline(source)
+    assert type(again.tokenizer) is type(words)
+    assert again.tokenizer("fox").input_ids == words("fox").input_ids
+    for name in ("text_encoder", "text_encoder_2", "unet", "vae"):
+        assert alike(getattr(pipe, name), getattr(again, name)), name
+    by_part = find_pipeline(str(tmp_path / "sdxl"), parts={"transformer": tmp_path / "sdxl/unet"})
+    assert [part.name for part in by_part.parts].count("unet") == 1
+
+
 def test_networks_take_the_dtype_of_the_denoiser(folder: Path) -> None:
     """What encoders say is handed to it as it is; a VAE in float32 stays so."""
     file = folder / "transformer" / WEIGHTS
@@ -218,6 +244,16 @@ def test_a_folder_that_is_not_whole_is_refused_before_it_is_loaded(
     with pytest.raises(InputError, match=said) as caught:
         find_pipeline(str(folder))
     assert "\n" not in str(caught.value)
+
+
+def test_what_diffusers_has_beside_a_pipeline_is_known(folder: Path) -> None:
+    """Safety checkers are of no library that a folder names, and no parts."""
+    (folder / "safety_checker").mkdir()
+    rewritten(folder, safety_checker=["stable_diffusion", "StableDiffusionSafetyChecker"])
+    assert len(find_pipeline(str(folder)).parts) == 4
+    rewritten(folder, safety_checker=["stable_diffusion", "Checker"])
+    with pytest.raises(InputError, match="a Checker of `stable_diffusion`"):
+        find_pipeline(str(folder))
 
 
 def test_weights_that_are_not_there_are_refused(folder: Path) -> None:

@@ -37,7 +37,9 @@ ENCODE_TEXT, ENCODE_IMAGE, DENOISE, DECODE, ENCODE = (
 STAGES = (ENCODE_TEXT, ENCODE_IMAGE, DENOISE, DECODE)
 """In the order in which a pipeline goes through them; a VAE that encodes does so before."""
 _LIBRARIES = ("diffusers", "transformers")
-_NO_WEIGHTS = ("Scheduler", "Tokenizer", "TokenizerFast", "Processor", "Extractor")
+_NO_WEIGHTS = ("Scheduler", "Tokenizer", "Processor", "Extractor")
+_BACKENDS = ("Fast", "Pil")
+"""What transformers puts behind the name of a tokenizer or a processor."""
 _SEED = 0
 
 
@@ -254,7 +256,7 @@ def _whole(spec: str, path: Path) -> tuple[Part, ...]:
         if not isinstance(entry, list) or len(entry) != 2 or entry[0] not in _LIBRARIES:
             continue
         library, component = map(str, entry)
-        if component.endswith(_NO_WEIGHTS):
+        if _bare(component).endswith(_NO_WEIGHTS):
             continue
         folder = path / slot
         config = read_json(spec, folder / "config.json")
@@ -275,6 +277,12 @@ def _whole(spec: str, path: Path) -> tuple[Part, ...]:
     if not parts:
         raise InputError(f"Pipeline `{spec}` names no component with weights in model_index.json.")
     return tuple(sorted(parts, key=lambda part: STAGES.index(part.stage)))
+
+
+def _bare(class_name: str) -> str:
+    for backend in _BACKENDS:
+        class_name = class_name.removesuffix(backend)
+    return class_name
 
 
 def stand_alone(spec: str, path: Path) -> Part:

@@ -236,12 +236,23 @@ def _of_folder(spec: str, folder: Path, *, hub: str | None) -> PipelineSource:
     denoisers = [part for part in found if part.stage == DENOISE]
     if not denoisers:
         raise InputError(f"`{spec}` has no denoiser among its components.")
-    return PipelineSource(
-        spec, class_name, found, False, usual_size(denoisers[0]), folder=folder, hub=hub
-    )
+    size = _usual_size(denoisers[0], found)
+    return PipelineSource(spec, class_name, found, False, size, folder=folder, hub=hub)
 
 
 _BASE = "DiffusionPipeline"
+
+
+def _usual_size(denoiser: Part, parts: tuple[Part, ...]) -> Size:
+    """What it says itself, as UNets do in latent pixels; else that of the pipelines we know."""
+    side = denoiser.config.get("sample_size")
+    if isinstance(side, int) and denoiser.class_name.startswith("UNet"):
+        widths = [part.config.get("block_out_channels", ()) for part in parts if part.name == "vae"]
+        scale = 2 ** (len(widths[0]) - 1) if widths and widths[0] else 8
+        return Size(side * scale, side * scale)
+    same = (each for each in PIPELINES.values() if each.class_name == denoiser.pipeline_class)
+    known = next(same, None)
+    return usual_size(denoiser) if known is None else known.size
 
 
 def _check_components(spec: str, folder: Path, content: Mapping[str, Any], cls: Any) -> None:
@@ -252,7 +263,7 @@ def _check_components(spec: str, folder: Path, content: Mapping[str, Any], cls: 
         library, class_name = map(str, entry)
         if library in ("diffusers", "transformers"):
             class_named(library, class_name)
-        elif class_name != _STAND_IN and not (folder / library).exists():
+        elif class_name != _STAND_IN and not _is_of_pipelines(library, class_name):
             raise InputError(
                 f"`{spec}`: its {name} is a {class_name} of `{library}`, which cannot be loaded."
             )
@@ -270,6 +281,13 @@ def _check_components(spec: str, folder: Path, content: Mapping[str, Any], cls: 
             raise InputError(
                 f"`{spec}` is not whole: a {cls.__name__} needs a {name}, and {_INDEX} names none."
             )
+
+
+def _is_of_pipelines(library: str, class_name: str) -> bool:
+    """Whether diffusers has it beside a pipeline, as it has safety checkers."""
+    from diffusers import pipelines
+
+    return hasattr(getattr(pipelines, library, None), class_name)
 
 
 def _fetched(source: PipelineSource) -> PipelineSource:
@@ -315,7 +333,11 @@ def assembled(source: PipelineSource, networks: Mapping[str, Any]) -> Any:
         content = read_json(source.spec, source.folder / _INDEX)
         if any(isinstance(each, list) and each[-1] == _STAND_IN for each in content.values()):
             return cls(**_settings_of(content), **_others_of(source, content, networks), **networks)
-        return cls.from_pretrained(source.folder, local_files_only=True, **networks)
+        name = next(part.name for part in source.parts if part.stage == DENOISE)
+        common = networks[name].dtype  # of checkers and the like, which are no parts
+        return cls.from_pretrained(
+            source.folder, local_files_only=True, torch_dtype=common, **networks
+        )
     assert source.known is not None
     name = source.known.removesuffix("-mini")
     made = {**networks, **_tokenizers(source, networks), **_SETTINGS.get(name, {})}
