@@ -487,6 +487,41 @@ def test_two_cards_have_each_their_own() -> None:
         tightfit.Session(card=one, cards=(two,))
 
 
+def test_two_cards_work_at_once() -> None:
+    """A thread for each: each call waits for one of the other card, and each result is right."""
+    cards, both = (virtual(GIB), virtual(GIB)), threading.Barrier(2)
+    modules, x = [network(), network((0, 2, 0, 1))], inputs()
+    expected = [_wanted(module, x) for module in modules]
+
+    def meet(*_: object) -> None:
+        both.wait(30)
+
+    with tightfit.Session(cards=cards, vram="300KiB") as session:
+        for at, module in enumerate(modules):
+            session.fit(module, card=at)
+            _called(module, x)
+        hooks = [module.blocks[1].register_forward_pre_hook(meet) for module in modules]
+
+        def work(at: int) -> None:
+            with torch.no_grad():
+                for _ in range(4):
+                    assert torch.equal(modules[at](x).cpu(), expected[at])
+
+        with threads(lambda: work(0), lambda: work(1)) as wrong:
+            pass
+        assert not wrong
+        for hook in hooks:
+            hook.remove()
+    gc.collect()
+    for card in cards:
+        assert (card.read().peak_allocated or 0) <= 300 * KIB
+        assert_back(card)
+
+
+def _wanted(module: Any, x: torch.Tensor) -> torch.Tensor:
+    return wanted(module, lambda card: module(x.to(card.device)))
+
+
 def test_a_link_is_measured_once_for_each_card(monkeypatch: pytest.MonkeyPatch) -> None:
     """However many networks come to it; a card that was full is asked again."""
     found, asked = [LinkRates(None, None, "full"), LinkRates(5, 5, ""), LinkRates(5, 5, "")], []

@@ -190,8 +190,7 @@ class Session:
         Returns at once. Calls that begin later are not meant, and nothing of the session has to be
         made anew.
         """
-        with self._guard:
-            pipes = [each.pipe for each in self._pipelines]
+        pipes = [each.pipe for each in self._pipelines]  # no wait for a `fit` under way
         return sum(
             each.cancel(lambda thing: any(thing is pipe for pipe in pipes)) for each in self._shared
         )

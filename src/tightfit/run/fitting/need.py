@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import warnings
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import contextmanager
@@ -27,6 +28,7 @@ from tightfit.weigh.tensors import Held, Kind, walk
 from tightfit.weigh.workspace import CUDA, NONE, peak_of, sequence
 
 _META = torch.device("meta")
+_turns = threading.RLock()
 _STEP = 8
 """Of what a call allocates, the part by which its slack is raised the first time."""
 _NAMED = (bool, int, str, bytes, type(None), torch.dtype, torch.device, torch.Size)
@@ -242,7 +244,8 @@ def _dry(module: nn.Module, call: Call, what: Conversions) -> Iterator[Callable[
     """While inside, `module` lies on the meta device; what is given makes the call there.
 
     Weights that are converted are there as they are used. Tensors are told apart as objects: while
-    weights are away, many look at the same bytes.
+    weights are away, many look at the same bytes. One at a time: what is put back afterwards, such
+    as what generators draw next, is the whole process's.
     """
     dtype = what.dtype(call.given)
     used = {
@@ -251,7 +254,7 @@ def _dry(module: nn.Module, call: Call, what: Conversions) -> Iterator[Callable[
         for each in layer.weights
     }
     stand_ins: dict[int, torch.Tensor] = {}
-    with nothing_lasts(module, call.given):
+    with _turns, nothing_lasts(module, call.given):
         try:
             before = [held for held in walk(module) if not held.steps]
             for held in before:
