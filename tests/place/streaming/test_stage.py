@@ -19,7 +19,7 @@ from tightfit.place.lanes import compute_of, open_lane
 from tightfit.place.streaming.bounce import COUNT, Bounce, buffer_size
 from tightfit.place.streaming.master import Source
 from tightfit.place.streaming.pinned import Pins
-from tightfit.place.streaming.stage import Stage, StagedQueue
+from tightfit.place.streaming.stage import Stage, StagedQueue, close_all
 from tightfit.units import MIB
 
 
@@ -321,3 +321,18 @@ def test_two_buffers_are_held_at_least_or_none(granted: int) -> None:
         assert torch.equal(target.cpu(), source.values)
     assert not held
     assert pins.bytes == 0
+
+
+def test_no_worker_is_left_when_the_process_ends() -> None:
+    """Nobody has to give a module back first; a copy that is under way is waited for."""
+    with staged() as (stage, _, card):
+        source, target = Slow(some(64)), slot(card, 64)
+        source.go.clear()
+        stage.pour(target, source)
+        assert source.begun.wait(10)
+        threading.Timer(0.05, source.go.set).start()
+        close_all()
+        assert not any("tightfit" in thread.name for thread in threading.enumerate())
+        with pytest.raises(JobFailed, match="had ended"):
+            stage.pour(target, source)
+        stage.drain()

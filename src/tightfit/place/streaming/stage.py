@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import threading
 import weakref
 from collections import deque
@@ -192,6 +193,7 @@ class Stage(Lane):
             raise JobFailed(_ENDED)
         if self._worker is None or not self._worker.is_alive():
             self._worker = threading.Thread(target=self._work, name=_NAME, daemon=True)
+            _working.add(self)
             self._worker.start()
         number = next(self._numbers)
         self._jobs.append((number, job))
@@ -259,3 +261,15 @@ class Stage(Lane):
         elif mark.repeats:
             self._to_repeat.pop(mark, None)
         mark.repeats = bool(failed)
+
+
+_working: weakref.WeakSet[Stage] = weakref.WeakSet()
+
+
+@atexit.register
+def close_all() -> None:
+    """End all workers: one that is in the middle of a copy while the interpreter is taken down
+    would take the process with it (`std::terminate`). Weights may still be given back afterwards.
+    """
+    for stage in list(_working):
+        stage.close()
