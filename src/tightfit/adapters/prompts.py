@@ -14,6 +14,8 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
 
+STAND_IN = "StandInTokenizer"
+"""The name of its class, in the index of a pipeline that was saved with one."""
 _WORDS = re.compile(r"\w+|\n|[^\w\s]")
 _FIRST_WORD = 32
 """Ids below are marks in vocabularies that begin with them."""
@@ -222,6 +224,6 @@ def _class() -> Any:
 
 def __getattr__(name: str) -> Any:
     """The class by its name, as diffusers asks for it where a pipeline was saved with one."""
-    if name == "StandInTokenizer":
+    if name == STAND_IN:
         return _class()
     raise AttributeError(f"module `{__name__}` has no `{name}`")

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from tightfit.adapters.assembling import INDEX, assembled
 from tightfit.adapters.eight_bits import quantise, widen
 from tightfit.adapters.hub import fetch_configurations, fetch_pipeline, is_hub_id
 from tightfit.adapters.libraries import LOADING, class_named, said_by_us
@@ -18,24 +19,20 @@ from tightfit.adapters.part_file import header_of, main_dtype
 from tightfit.adapters.parts import (
     DECODE,
     DENOISE,
-    ENCODE_TEXT,
     Part,
     cast_part,
     find_parts,
     load_part,
     read_json,
 )
+from tightfit.adapters.pipeline_folder import check_components, size_of
 from tightfit.adapters.pipelines import PIPELINES
-from tightfit.adapters.prompts import stand_in
 from tightfit.adapters.replaced import replaced
-from tightfit.adapters.schedulers import exchanged, scheduler_class, usual_scheduler
-from tightfit.adapters.sizes import usual_size
+from tightfit.adapters.schedulers import exchanged, scheduler_class
 from tightfit.errors import InputError, UsageError
 from tightfit.plan.size import Size
 from tightfit.weigh.files.recognise import recognise
 
-_INDEX = "model_index.json"
-_STAND_IN = "StandInTokenizer"
 _WEIGHTS = ("bf16", "fp8")
 
 
@@ -183,7 +180,7 @@ def _is_denoiser(path: Path) -> bool:
     """A file, or a folder that is one component's and not a whole pipeline's."""
     if path.is_file():
         return True
-    return (path / "config.json").is_file() and not (path / _INDEX).is_file()
+    return (path / "config.json").is_file() and not (path / INDEX).is_file()
 
 
 def _alone(spec: str, path: Path) -> UsageError:
@@ -219,15 +216,15 @@ def _whole(spec: str) -> PipelineSource:
 
 
 def _of_folder(spec: str, folder: Path, *, hub: str | None) -> PipelineSource:
-    index = folder / _INDEX
+    index = folder / INDEX
     if not index.is_file():
-        raise InputError(f"`{spec}` is no pipeline's folder: it has no {_INDEX}.")
+        raise InputError(f"`{spec}` is no pipeline's folder: it has no {INDEX}.")
     content = read_json(spec, index)
     class_name = str(content.get("_class_name"))
     cls = class_named("diffusers", class_name)
     if not inspect.isclass(cls) or not issubclass(cls, class_named("diffusers", _BASE)):
-        raise InputError(f"`{spec}`: its {_INDEX} names `{class_name}`, which is no pipeline.")
-    _check_components(spec, folder, content, cls)
+        raise InputError(f"`{spec}`: its {INDEX} names `{class_name}`, which is no pipeline.")
+    check_components(spec, folder, content, cls)
     found = find_parts(str(folder))
     if hub is None:
         for part in found:
@@ -236,58 +233,11 @@ def _of_folder(spec: str, folder: Path, *, hub: str | None) -> PipelineSource:
     denoisers = [part for part in found if part.stage == DENOISE]
     if not denoisers:
         raise InputError(f"`{spec}` has no denoiser among its components.")
-    size = _usual_size(denoisers[0], found)
+    size = size_of(denoisers[0], found)
     return PipelineSource(spec, class_name, found, False, size, folder=folder, hub=hub)
 
 
 _BASE = "DiffusionPipeline"
-
-
-def _usual_size(denoiser: Part, parts: tuple[Part, ...]) -> Size:
-    """What it says itself, as UNets do in latent pixels; else that of the pipelines we know."""
-    side = denoiser.config.get("sample_size")
-    if isinstance(side, int) and denoiser.class_name.startswith("UNet"):
-        widths = [part.config.get("block_out_channels", ()) for part in parts if part.name == "vae"]
-        scale = 2 ** (len(widths[0]) - 1) if widths and widths[0] else 8
-        return Size(side * scale, side * scale)
-    same = (each for each in PIPELINES.values() if each.class_name == denoiser.pipeline_class)
-    known = next(same, None)
-    return usual_size(denoiser) if known is None else known.size
-
-
-def _check_components(spec: str, folder: Path, content: Mapping[str, Any], cls: Any) -> None:
-    """Each that is named is there, of a class that can be loaded; each that is needed is named."""
-    for name, entry in content.items():
-        if not isinstance(entry, list) or len(entry) != 2 or entry[1] is None:
-            continue
-        library, class_name = map(str, entry)
-        if library in ("diffusers", "transformers"):
-            class_named(library, class_name)
-        elif class_name != _STAND_IN and not _is_of_pipelines(library, class_name):
-            raise InputError(
-                f"`{spec}`: its {name} is a {class_name} of `{library}`, which cannot be loaded."
-            )
-        if not (folder / name).is_dir() and class_name != _STAND_IN:
-            raise InputError(
-                f"`{spec}` is not whole: its {name} ({class_name}) is missing, {folder / name} is "
-                "no folder."
-            )
-    optional = set(cls._optional_components)
-    for name, given in inspect.signature(cls.__init__).parameters.items():
-        entry = content.get(name)
-        named = isinstance(entry, list) and entry[-1] is not None
-        needed = given.default is inspect.Parameter.empty and name not in optional
-        if name not in ("self", "safety_checker", "feature_extractor") and needed and not named:
-            raise InputError(
-                f"`{spec}` is not whole: a {cls.__name__} needs a {name}, and {_INDEX} names none."
-            )
-
-
-def _is_of_pipelines(library: str, class_name: str) -> bool:
-    """Whether diffusers has it beside a pipeline, as it has safety checkers."""
-    from diffusers import pipelines
-
-    return hasattr(getattr(pipelines, library, None), class_name)
 
 
 def _fetched(source: PipelineSource) -> PipelineSource:
@@ -324,80 +274,3 @@ def _no_bars() -> Iterator[None]:
 
 def _is_inside(part: Part, folder: Path | None) -> bool:
     return part.path is not None and folder is not None and part.path.parent == folder
-
-
-def assembled(source: PipelineSource, networks: Mapping[str, Any]) -> Any:
-    """A pipeline of these networks, by their names, with everything else that `source` has."""
-    cls = class_named("diffusers", source.class_name)
-    if source.folder is not None:
-        content = read_json(source.spec, source.folder / _INDEX)
-        if any(isinstance(each, list) and each[-1] == _STAND_IN for each in content.values()):
-            return cls(**_settings_of(content), **_others_of(source, content, networks), **networks)
-        name = next(part.name for part in source.parts if part.stage == DENOISE)
-        common = networks[name].dtype  # of checkers and the like, which are no parts
-        return cls.from_pretrained(
-            source.folder, local_files_only=True, torch_dtype=common, **networks
-        )
-    assert source.known is not None
-    name = source.known.removesuffix("-mini")
-    made = {**networks, **_tokenizers(source, networks), **_SETTINGS.get(name, {})}
-    if "image_encoder" in networks:
-        made["image_processor"] = class_named("transformers", "CLIPImageProcessor")()
-    return cls(scheduler=usual_scheduler(source.known), **made)
-
-
-_SETTINGS: dict[str, dict[str, Any]] = {
-    "flux.2-klein-4b": {"is_distilled": True},
-    "flux.2-klein-9b": {"is_distilled": True},
-    "wan2.2-ti2v-5b": {"expand_timesteps": True},
-    "sdxl": {"add_watermarker": False},
-    "sd1.5": {"safety_checker": None, "feature_extractor": None, "requires_safety_checker": False},
-}
-"""What these pipelines are published with, beside their components."""
-
-
-def _tokenizers(source: PipelineSource, networks: Mapping[str, Any]) -> dict[str, Any]:
-    """One for each text encoder; SDXL's second pads with another id than its first."""
-    made = {}
-    for part in source.parts:
-        if part.stage == ENCODE_TEXT:
-            size = networks[part.name].config.get_text_config().vocab_size
-            second = source.class_name.startswith("StableDiffusionXL") and part.name[-1] == "2"
-            made[_tokenizer_of(part)] = stand_in(
-                part.class_name, size, pads_with=0 if second else None
-            )
-    return made
-
-
-def _tokenizer_of(part: Part) -> str:
-    return part.name.replace("text_encoder", "tokenizer")
-
-
-def _settings_of(content: Mapping[str, Any]) -> dict[str, Any]:
-    """What a pipeline was saved with, beside its components."""
-    return {
-        name: each
-        for name, each in content.items()
-        if not name.startswith("_") and not isinstance(each, list)
-    }
-
-
-def _others_of(
-    source: PipelineSource, content: Mapping[str, Any], networks: Mapping[str, Any]
-) -> dict[str, Any]:
-    """All but networks, of a pipeline that was saved with stand-ins: no file holds those."""
-    assert source.folder is not None
-    stand_ins = _tokenizers(source, networks)
-    made: dict[str, Any] = {}
-    for name, each in content.items():
-        if not isinstance(each, list) or name in networks:
-            continue
-        library, class_name = each
-        if class_name is None:
-            made[name] = None
-        elif class_name == _STAND_IN:
-            made[name] = stand_ins[name]
-        else:
-            kind = class_named(library, class_name)
-            made[name] = kind.from_pretrained(source.folder / name, local_files_only=True)
-    return made
