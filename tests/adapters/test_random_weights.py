@@ -12,26 +12,28 @@ from tightfit.adapters import find_parts, load_part
 from tightfit.adapters.random_weights import draw, unfilled
 
 
-def two_layers() -> nn.Module:
-    """A matrix, a kernel, a norm; built without memory."""
+def layers() -> nn.Module:
+    """A matrix, a norm, a kernel, an odd matrix; built without memory."""
     with unfilled():
-        return nn.Sequential(nn.Linear(256, 512), nn.LayerNorm(512), nn.Conv2d(64, 32, 3))
+        return nn.Sequential(
+            nn.Linear(256, 512), nn.LayerNorm(512), nn.Conv2d(64, 32, 3), nn.Linear(7, 9)
+        )
 
 
 def test_matrices_and_kernels_keep_the_scale_of_what_goes_through_them() -> None:
     """Their deviation is 1/sqrt(fan in); gains are 1 and biases 0."""
-    module: Any = two_layers()
+    module: Any = layers()
     assert all(each.device.type == "meta" for each in module.state_dict().values())
     draw(module)
     assert module[0].weight.std() == pytest.approx(256**-0.5, rel=0.05)
     assert module[2].weight.std() == pytest.approx((64 * 9) ** -0.5, rel=0.05)
     assert bool((module[1].weight == 1).all())
-    assert not any(bool(module[at].bias.any()) for at in range(3))
+    assert not any(bool(module[at].bias.any()) for at in range(4))
 
 
 def test_a_draw_is_the_same_again_and_no_two_weights_are_alike() -> None:
     """The seed is the path, and nothing of the process."""
-    one, two = two_layers(), two_layers()
+    one, two = layers(), layers()
     torch.manual_seed(1)
     draw(one)
     before = torch.get_rng_state()
@@ -49,7 +51,7 @@ def test_a_draw_is_the_same_again_and_no_two_weights_are_alike() -> None:
 
 def test_halves_are_the_rounded_numbers_of_the_wide_ones() -> None:
     """What is drawn does not depend on the dtype that it is kept in."""
-    wide, half = two_layers(), two_layers().to(torch.bfloat16)
+    wide, half = layers(), layers().to(torch.bfloat16)
     draw(wide)
     draw(half)
     for a, b in zip(wide.state_dict().values(), half.state_dict().values(), strict=True):

@@ -17,6 +17,9 @@ from tightfit.weigh import Held, Kind, identity, weights
 _CHUNK = 1 << 22
 """Values that one thread draws at a time; the numbers depend on it, and not on the threads."""
 
+_ROW = 16
+"""PyTorch draws halves as the rounded numbers of float32 where they are so many, or a multiple."""
+
 
 @contextmanager
 def unfilled() -> Iterator[None]:
@@ -31,8 +34,8 @@ def draw(module: nn.Module) -> None:
     """Give every parameter that has no memory its values, seeded by its path; ties are drawn once.
 
     Matrices and kernels are normal with a deviation of 1/sqrt(fan in), so that what goes through
-    them keeps its scale; gains are 1 and biases are 0. The numbers are drawn in float32, in pieces,
-    and rounded to the dtype of the parameter: the host needs no second copy.
+    them keeps its scale; gains are 1 and biases are 0. The numbers are those of float32, drawn in
+    pieces and rounded to the dtype of the parameter: the host needs no second copy.
     """
     made: dict[object, nn.Parameter] = {}
     with ThreadPoolExecutor(max(1, cpu_count() or 1)) as pool:
@@ -70,4 +73,8 @@ def _constant(held: Held) -> float | None:
 def _fill(path: str, start: int, goal: torch.Tensor, scale: float) -> None:
     seed = int.from_bytes(hashlib.sha256(f"{path}@{start}".encode()).digest()[:8], "little") >> 1
     generator = torch.Generator().manual_seed(seed)
-    goal.copy_(torch.empty(goal.shape, dtype=torch.float32).normal_(0, scale, generator=generator))
+    if goal.numel() % _ROW == 0:
+        goal.normal_(0, scale, generator=generator)
+    else:
+        wide = torch.empty(goal.shape, dtype=torch.float32)
+        goal.copy_(wide.normal_(0, scale, generator=generator))
