@@ -100,11 +100,12 @@ class Job:
         ):
             ladder.drop()
             self.card.trim()
-            rungs = self._load(ladder, stack, source, estimator, adjusted)
+            others = before.allocated or 0
+            rungs = self._load(ladder, stack, source, estimator, adjusted, others)
             baseline = self.card.read()
             self.recorder.event("baseline", bytes=baseline.allocated)
             ways = None if rungs is None else self.strips(rungs, ladder.room)
-            value = self._climb(ladder, stack, source, rungs)
+            value = self._climb(ladder, stack, source, rungs, others)
             ran = self.card.read()
         after = self._afterwards(before)
         self.recorder.event("end", held_bytes=after.allocated)
@@ -179,6 +180,7 @@ class Job:
         source: torch.Tensor,
         estimator: Estimator,
         adjusted: list[str],
+        others: int,
     ) -> VaeRungs | None:
         """Weights onto the card; the input too, unless it takes more than half of the room.
 
@@ -193,7 +195,7 @@ class Job:
             return True
 
         rungs = [Rung("weights", enter, need=lambda: coming)]
-        evict = self._evict(ladder)
+        evict = self._evict(ladder, others)
         if evict is not None:
             rungs.append(Rung(EVICT, enter, prepare=lambda: evict(coming)))
         if self.request.allow_cpu and self.card.kind != "cpu":
@@ -213,21 +215,31 @@ class Job:
         """Bytes of weights that are not on the card yet: a user's own module may be there."""
         return weight_bytes(self.vae.module, not_on=self.card.device)
 
-    def _evict(self, ladder: Ladder) -> Evict | None:
-        """The user's eviction, asked for what is missing rather than for the whole need."""
+    def _evict(self, ladder: Ladder, others: int) -> Evict | None:
+        """The user's eviction, asked for what is missing rather than for the whole need.
+
+        Where not even all that `others` hold of the card would be enough, nobody is asked to go.
+        """
         evict = self.request.evict
         if evict is None:
             return None
 
         def missing(need: int | None) -> int:
             short = 0 if need is None else need - ladder.room()
+            if short > others:
+                return 0
             # What should have fitted was tried and did not: nobody knows how much is missing.
             return evict(short if short > 0 else None)
 
         return missing
 
     def _climb(
-        self, ladder: Ladder, stack: ExitStack, source: torch.Tensor, rungs: VaeRungs | None
+        self,
+        ladder: Ladder,
+        stack: ExitStack,
+        source: torch.Tensor,
+        rungs: VaeRungs | None,
+        others: int,
     ) -> torch.Tensor:
         stage = self.stage(source)
         last_resort = self._last_resort(stack, source)
@@ -235,7 +247,7 @@ class Job:
             return ladder.climb(stage, last_resort)
         try:
             return ladder.climb(
-                stage, rungs.in_order(self._evict(ladder), ladder.room), last=last_resort
+                stage, rungs.in_order(self._evict(ladder, others), ladder.room), last=last_resort
             )
         finally:
             # Functions of the rungs stay alive in the traceback of an error; the input must not.
