@@ -57,6 +57,20 @@ def by_scheduler(pipe: Any, name: str | None) -> Iterator[None]:
 
 
 @contextmanager
+def in_silence() -> Iterator[None]:
+    """While inside, diffusers and transformers neither log nor warn.
+
+    For a process of its own, such as the command line: it holds the one door to them. They set up
+    their loggers when they are first imported, so that comes first.
+    """
+    with quiet():
+        class_named("transformers", "PreTrainedModel")
+        class_named("diffusers", "DiffusionPipeline")
+    with quiet():
+        yield
+
+
+@contextmanager
 def without_bar(pipe: Any) -> Iterator[None]:
     """While inside, the pipeline shows no progress bar of its own."""
     before = vars(pipe).get("_progress_bar_config")

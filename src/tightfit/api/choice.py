@@ -13,14 +13,14 @@ import torch
 from tightfit.adapters.legal import Legal, live_parts
 from tightfit.adapters.live_pipeline import is_pipeline
 from tightfit.adapters.orders import Order, Speech
-from tightfit.adapters.parts import DECODE, Part
-from tightfit.adapters.whole import PipelineSource, find_pipeline
-from tightfit.api.memory import Memory, open_memory
+from tightfit.adapters.parts import DECODE, DENOISE, Part
+from tightfit.adapters.whole import PipelineSource, find_pipeline, stored_dtype
+from tightfit.api.memory import Memory, choose_dtype, open_memory
 from tightfit.api.pipelines import FittedPipeline, fitted_pipeline
 from tightfit.api.planning import make_plan
 from tightfit.api.saved_latents import vae_spec
 from tightfit.api.work import dtype_name
-from tightfit.errors import UsageError
+from tightfit.errors import InputError, UsageError
 from tightfit.plan.streaming.residency import MODES
 
 WEIGHTS = ("bf16", "fp8")
@@ -87,7 +87,7 @@ class Choice:
         width, height, frames = order.width, order.height, order.frames
         if order.image is not None and width is None and height is None:
             width, height = order.image.size
-        elif self.source is not None and self.source.random:
+        elif self.source is not None and self.source.known is not None:
             usual = self.source.size
             width, height = width or usual.width, height or usual.height
             if speech.makes_clips:
@@ -115,13 +115,29 @@ class Choice:
             )
         return replace(memory, mode=mode)
 
+    def computes_in(
+        self, asked: torch.dtype | None, memory: Memory, weights: str | None
+    ) -> tuple[torch.dtype | None, str | None]:
+        """The dtype to load in, None as stored; and what to say where the card lacks that."""
+        if asked is not None or self.source is None or weights is not None:
+            return asked, None
+        for part in self.networks:
+            if part.stage == DENOISE:
+                with suppress(InputError):  # a hub's files are not there yet
+                    stored = stored_dtype(part)
+                    chosen, note = choose_dtype(None, stored=stored, upcast=False, card=memory.card)
+                    return (None, None) if chosen == stored else (chosen, note)
+        return None, None
+
     def decoder(self, pipe: Any) -> tuple[str, str | None]:
         """The VAE's SPEC for `tightfit decode`, and the dtype it has to be told."""
         dtype = dtype_name(getattr(getattr(pipe, "vae", None), "dtype", torch.float32))
-        random = self.source is not None and self.source.random
-        return vae_spec(self.networks, self.spec), (
-            dtype if random and dtype != "float32" else None
-        )
+        source = self.source
+        if source is not None and source.hub is not None:
+            return source.hub, None
+        random = source is not None and source.random
+        told = dtype if random and dtype != "float32" else None
+        return vae_spec(self.networks, self.spec), told
 
     def refuse_too_large(self, order: Order, memory: Memory, dtype: torch.dtype | None) -> None:
         """Raise `MemoryShortage` where a plan says that a text encoder or the denoiser cannot run.

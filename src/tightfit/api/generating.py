@@ -152,6 +152,7 @@ def generate(
     memory = chosen.memory(
         card=card, vram=vram, reserve=reserve, mode=mode, allocator=allocator, dtype=asked
     )
+    computed, note = chosen.computes_in(asked, memory, weights)
     task = _Task(
         chosen=chosen,
         kind=kind,
@@ -159,7 +160,8 @@ def generate(
         order=order,
         memory=memory,
         loras=files,
-        dtype=asked,
+        dtype=computed,
+        note=note,
         weights=weights,
         scheduler=scheduler,
         pack=pack,
@@ -192,6 +194,7 @@ class _Task:
     memory: Memory
     loras: tuple[tuple[Path, float], ...]
     dtype: torch.dtype | None
+    note: str | None
     weights: str | None
     scheduler: str | None
     pack: str
@@ -232,6 +235,7 @@ def _made(
         latents = task.latents is not None
         keeping = Keeping(task.keep_every, task.resume, latents, *chosen.decoder(pipe))
         making = Making(pipe, fitted, task.speech, task.timeline, keeping, told)
+        making.adjusted += [] if task.note is None else [task.note]
         tries = {name: len(network.attempts) for name, network in fitted.networks.items()}
         so_far = SoFar(tries, tuple(fitted.codings), task.before, task.started)
         try:

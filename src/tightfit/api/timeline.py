@@ -130,7 +130,7 @@ class Timeline:
     def _speed(self) -> str:
         if not self._steady:
             return ""
-        limit = self.limit_seconds
+        limit = None if self.card.kind == "virtual" else self.limit_seconds
         beside = "" if limit is None else f", limit {limit:.3g}"
         return f" {self._steady[-1]:.3g} s/step{beside}"
 

@@ -13,6 +13,7 @@ from tightfit.errors import Cancelled, JobFailed, UsageError
 
 if TYPE_CHECKING:
     from tightfit.api import Generated, Result
+    from tightfit.report.record import Report
 
 _PARTS = "Parts"
 
@@ -135,8 +136,8 @@ def generate(
 
     prepare(allocator, card)
     from tightfit import api
-    from tightfit.adapters.libraries import quiet as in_silence
     from tightfit.adapters.loras import parse_lora
+    from tightfit.adapters.variants import in_silence
     from tightfit.api.prompting import read_prompts
     from tightfit.cli import show
 
@@ -189,7 +190,7 @@ def _tell(voice: o.Voice, result: Result[tuple[Generated, ...]]) -> None:
     done = result.report
     show.write_report(voice, done)
     show.tell(voice, replace(done, command="decode"))
-    speed = _speed(done.stages)
+    speed = _speed(done)
     for each in result.value:
         if each.error is not None:
             show.complain(
@@ -204,11 +205,13 @@ def _tell(voice: o.Voice, result: Result[tuple[Generated, ...]]) -> None:
         raise JobFailed(f"{bad} of {len(result.value)} failed; the others are written.")
 
 
-def _speed(stages: object) -> str:
-    """How long a step took, and what it takes at least."""
-    for each in stages if isinstance(stages, (list, tuple)) else ():
+def _speed(done: Report) -> str:
+    """How long a step took, and what it takes at least; a simulated card has no time of its own."""
+    for each in done.stages:
         seconds, limit = each.get("seconds_per_step"), each.get("limit_seconds")
         if seconds is not None:
-            beside = "" if limit is None else f" (limit {limit:.3g})"
-            return f", {each['steps']} steps of {seconds:.3g} s{beside}"
+            timed = limit is not None and done.card["kind"] != "virtual"
+            beside = f" (limit {limit:.3g})" if timed else ""
+            count = "1 step" if each["steps"] == 1 else f"{each['steps']} steps"
+            return f", {count} of {seconds:.3g} s{beside}"
     return ""
