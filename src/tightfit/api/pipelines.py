@@ -12,7 +12,8 @@ from torch import nn
 
 from tightfit.adapters.live_pipeline import components_of
 from tightfit.api.shared_vae import SharedVae
-from tightfit.api.sharing import SharedCard, Taken
+from tightfit.api.sharing import SharedCard
+from tightfit.api.taken import Taken
 from tightfit.card import Card, open_card
 from tightfit.errors import UsageError
 from tightfit.plan.budget import Budget, BudgetWish

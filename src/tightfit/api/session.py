@@ -13,7 +13,8 @@ from torch import nn
 from tightfit.adapters.live_pipeline import is_pipeline
 from tightfit.api import pipelines
 from tightfit.api.pipelines import FittedPipeline
-from tightfit.api.sharing import Alone, SharedCard, is_alone, unfit_alone
+from tightfit.api.sharing import SharedCard, is_alone, unfit_alone
+from tightfit.api.taken import Alone
 from tightfit.card import Card, open_card
 from tightfit.card.opener import open_cards
 from tightfit.errors import UsageError

@@ -10,7 +10,8 @@ import torch
 
 from tightfit.adapters.diffusers_vae import adapt
 from tightfit.adapters.live_pipeline import code_by
-from tightfit.api.sharing import SharedCard, Taken
+from tightfit.api.sharing import SharedCard
+from tightfit.api.taken import Taken
 from tightfit.place import placed
 from tightfit.run.job import Job, Request
 from tightfit.run.ladder import Attempt

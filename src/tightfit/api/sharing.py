@@ -7,20 +7,19 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass, field
+from contextlib import contextmanager, nullcontext
 
 from torch import nn
 
 from tightfit.adapters.live_pipeline import answer_for
 from tightfit.api.fitting import fit_at_rest, refuse_fitted, unfit
+from tightfit.api.taken import Alone, Taken
 from tightfit.card import Card
 from tightfit.errors import UsageError
 from tightfit.place import alone
 from tightfit.plan.budget import Budget
 from tightfit.plan.room import room_left
 from tightfit.run.cancel import Cancel
-from tightfit.run.fitting.fitted import Fitted
 from tightfit.run.shelf import Shelf
 from tightfit.run.stopping import Stopping
 from tightfit.units import MIB, format_bytes
@@ -36,61 +35,6 @@ _RECENT = 64
 _SPARE = (32, 256 * MIB)
 """Of the budget, one part in so many is left to pipelines that are between two networks in another
 thread, and at most so many bytes: their latents and noise come and go beside a call."""
-
-
-class Alone:
-    """The user of a module that was fitted for itself, rather than as a part of a pipeline."""
-
-
-@dataclass(eq=False)
-class Taken:
-    """A model on a shared card.
-
-    Attributes:
-        name: on the card.
-        module: the user's.
-        size: bytes of its weights when it came.
-        network: what fits it; None for a VAE, which is on the card only while it codes.
-        users: for whom; it goes when the last of them does.
-        seconds: that its calls took, waits for the card included.
-        coded: calls of a VAE.
-        undo: what gives the module back.
-    """
-
-    name: str
-    module: nn.Module
-    size: int
-    network: Fitted | None = None
-    users: list[object] = field(default_factory=list)
-    seconds: float = 0.0
-    coded: int = 0
-    undo: ExitStack = field(default_factory=ExitStack)
-
-    @property
-    def calls(self) -> int:
-        """That were made."""
-        return self.coded if self.network is None else self.network.calls
-
-    @property
-    def taken(self) -> int:
-        """Bytes of the card between calls."""
-        return 0 if self.network is None else self.network.taken
-
-    def rest(self) -> int:
-        """As the shelf asks it."""
-        try:
-            return 0 if self.network is None else self.network.rest()
-        except UsageError:  # it is at work
-            return 0
-
-    def explain(self, name: str) -> str:
-        """A line."""
-        size = format_bytes(self.size)
-        where = f"{format_bytes(self.taken)} on the card now"
-        if self.network is None:
-            where = "on the card while it codes"
-        shared = f", for {len(self.users)}" if len(self.users) > 1 else ""
-        return f"{name}: {size}, {where}, {self.calls} calls in {self.seconds:.1f} s{shared}"
 
 
 class SharedCard:
