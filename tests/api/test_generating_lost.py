@@ -126,3 +126,30 @@ def test_a_decode_that_fails_leaves_the_latents_and_the_way_on(
     pipe.vae.decoder.forward = inner
     make("sdxl", pipe, out=out)
     assert not kept.exists()
+
+
+def test_an_interrupted_file_of_prompts_goes_on_with_the_one_that_was_stopped(
+    tmp_path: Path,
+) -> None:
+    """What was written before stays as it is; all are what they would have been."""
+    prompts = ["a cat", "a dog", "a fox"]
+    stop = Stop(1)
+    inner, begun = stop.progress, []
+
+    def progress(rung: str, done: int, total: int) -> None:
+        begun.append(rung)
+        if begun.count("encode text") == 2:
+            inner(rung, done, total)
+
+    stop.watching.progress = progress
+    out = tmp_path / "p.png"
+    with pytest.raises(KeyboardInterrupt) as stopped:
+        make("sdxl", prompt=prompts, out=out, watching=stop.watching)
+    assert "1 were written before" in " ".join(stopped.value.__notes__)
+    first = (tmp_path / "p-0001.png").stat().st_mtime_ns
+    done = make("sdxl", prompt=prompts, seed=None, out=out, resume=True)
+    assert (tmp_path / "p-0001.png").stat().st_mtime_ns == first
+    assert [each.path.name for each in done.value] == ["p-0001.png", "p-0002.png", "p-0003.png"]
+    whole = make("sdxl", prompt=prompts)
+    for resumed, alone in zip(done.value[1:], whole.value[1:], strict=True):
+        assert torch.equal(resumed.frames.pixels, alone.frames.pixels)

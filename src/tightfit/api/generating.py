@@ -263,8 +263,13 @@ def _item(making: Making, task: _Task, text: str | BadPrompt, item: int | None) 
         return [Generated(None, seeds[0], error=f"{text.reason}.")]
     outs = None if task.out is None else names(task.out, count, item=item)
     kept = None if task.latents is None else names(task.latents, count, item=item)
+    order = replace(task.order, prompt=text)
+    if task.resume and item is not None and outs is not None:
+        known = making.there_already(order, seeds, outs)
+        if known:
+            return known
     try:
-        return making.make(replace(task.order, prompt=text), seeds, outs, kept)
+        return making.make(order, seeds, outs, kept)
     except Cancelled:
         raise
     except Exception as error:

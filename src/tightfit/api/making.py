@@ -24,6 +24,7 @@ from tightfit.api.saved_latents import SavedLatents, latents_beside
 from tightfit.api.targets import write
 from tightfit.api.timeline import DENOISE, Timeline, stage_of
 from tightfit.errors import Cancelled, JobFailed, MemoryShortage, TightfitError
+from tightfit.media.picture import read_text
 from tightfit.plan.batch import MOST_AT_ONCE
 from tightfit.run.ladder import Attempt, Keepsakes, empty_frames
 from tightfit.run.ladder.once import once
@@ -36,7 +37,7 @@ class Generated:
 
     Attributes:
         prompt, seed: what it was made from.
-        frames: [N,3,H,W] in 0..1, on the host; None where it failed.
+        frames: [N,3,H,W] in 0..1, on the host; None where it failed, or was there already.
         settings: everything that tells how it was made, as written into the file.
         path: of the file; None where none was asked for.
         error: the sentence, where it failed.
@@ -122,6 +123,19 @@ class Making:
                 empty_frames(error)
             gc.collect()  # what a failed try left behind, and what a made one dropped
         return done
+
+    def there_already(
+        self, order: Order, seeds: Sequence[int], outs: Sequence[Path]
+    ) -> list[Generated]:
+        """What an interrupted job has written of these, by what their files say; all or none."""
+        found = []
+        for seed, out in zip(seeds, outs, strict=True):
+            text, wanted = read_text(out), self._settings(order, seed)
+            if any(text.get(name) != value for name, value in wanted.items()):
+                return []
+            found.append(Generated(order.prompt, seed, settings=text, path=out))
+        self.adjusted.append(f"{', '.join(map(str, outs))} were there already")
+        return found
 
     def _fewer(self, count: int, reason: str) -> int:
         """So many at once from here on, after `count` did not fit."""

@@ -83,6 +83,16 @@ def write_picture(path: Path, pixels: torch.Tensor, *, text: Mapping[str, str] =
         temporary.write_bytes(data)
 
 
+def read_text(path: Path) -> dict[str, str]:
+    """What stands in the text chunks of a PNG; nothing where it is none, or is damaged."""
+    try:
+        with Image.open(path) as image:
+            image.load()  # they may stand behind the pixels
+            return dict(getattr(image, "text", {}))
+    except (OSError, SyntaxError, ValueError):
+        return {}
+
+
 def encode_png(samples: torch.Tensor, *, text: Mapping[str, str] = {}) -> bytes:
     """The PNG file of uint8 samples [3,H,W] or [4,H,W], with `text` by its keywords."""
     file, chunks = BytesIO(), PngInfo()
