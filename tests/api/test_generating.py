@@ -67,6 +67,8 @@ def test_a_report_tells_each_stage(tmp_path: Path) -> None:
     assert report.exact
     assert report.error_bound == 0
     assert report.model["networks"]["transformer"]["calls"] == 2
+    assert report.ledger["weights_resident"]["bytes"] > 0
+    assert report.estimate["peak_bytes"] > report.ledger["weights_resident"]["bytes"]
     assert json.loads(report.to_json())["output"]["items"][0]["seed"] == 1
 
 

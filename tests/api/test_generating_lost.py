@@ -88,6 +88,8 @@ def test_another_job_does_not_go_on_with_what_one_left(tmp_path: Path) -> None:
         make("sdxl", steps=4, out=out, watching=Stop(2).watching)
     with pytest.raises(InputError, match="steps was `4`, and is `3`"):
         make("sdxl", steps=3, out=out, resume=True)
+    with pytest.raises(InputError, match="size was `64x64xNone`, and is `32x64xNone`"):
+        make("sdxl", steps=4, width=32, out=out, resume=True)
 
 
 def test_a_budget_below_the_smallest_block_is_a_sentence(tmp_path: Path) -> None:

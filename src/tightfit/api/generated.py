@@ -10,6 +10,7 @@ from typing import Any
 from tightfit.api.making import Generated, Making, as_attempt
 from tightfit.api.memory import Memory
 from tightfit.api.timeline import DENOISE, Timeline
+from tightfit.plan.stage import StagePlan
 from tightfit.report.record import Report
 from tightfit.run.ladder import Attempt
 from tightfit.run.rungs import EVICT
@@ -59,6 +60,7 @@ def describe(
     return Report(
         **_common(memory, model, so_far.allocated, so_far.started),
         input={"prompts": list(dict.fromkeys(each.prompt for each in made))},
+        **_planned(timeline.plan),
         attempts=[
             *making.attempts,
             *making.network_attempts(so_far.tries),
@@ -122,6 +124,18 @@ def _common(
         "before_bytes": before,
         "seconds": round(time.perf_counter() - started, 3),
     }
+
+
+def _planned(plan: StagePlan | None) -> dict[str, Any]:
+    """The books of one call of the denoiser, the last time that its weights were placed."""
+    if plan is None:
+        return {}
+    lines = {
+        name: {"bytes": figure.bytes, "source": figure.source}
+        for name, figure in plan.ledger.lines.items()
+    }
+    peak = {"fixed_bytes": None, "slope": None, "peak_bytes": plan.peak_allocated}
+    return {"ledger": lines, "estimate": {**peak, "source": "the plan of a denoising step"}}
 
 
 def _stages(timeline: Timeline) -> list[dict[str, Any]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import hashlib
 import secrets
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -233,7 +234,8 @@ def _made(
             "Software": f"tightfit {__version__}",
         }
         latents = task.latents is not None
-        keeping = Keeping(task.keep_every, task.resume, latents, *chosen.decoder(pipe))
+        what = _what(task)
+        keeping = Keeping(task.keep_every, task.resume, latents, *chosen.decoder(pipe), what)
         making = Making(pipe, fitted, task.speech, task.timeline, keeping, told)
         making.adjusted += [] if task.note is None else [task.note]
         tries = {name: len(network.attempts) for name, network in fitted.networks.items()}
@@ -249,6 +251,22 @@ def _made(
             error.report = failed(error, making, task.memory, chosen.about(fitted), so_far)
             raise
         return made, describe(making, task.memory, chosen.about(fitted), made, so_far)
+
+
+def _what(task: _Task) -> dict[str, str]:
+    """What settings do not tell of a job: other pictures, files or types make it another one."""
+    order = task.order
+    pictures = {
+        name: hashlib.sha256(picture.tobytes()).hexdigest()
+        for name, picture in (("image", order.image), ("mask", order.mask))
+        if picture is not None
+    }
+    told = {
+        "size": f"{order.width}x{order.height}x{order.frames}",
+        "weights": f"{task.weights}, {task.dtype}",
+        "parts": ", ".join(f"{name} {path}" for name, path in task.chosen.files.items()),
+    }
+    return {**told, **pictures}
 
 
 def _worn(loras: Sequence[tuple[Path, float]]) -> dict[str, str]:

@@ -61,6 +61,7 @@ class Keeping:
         latents: whether latents stay when all is written.
         vae: a SPEC of the VAE, for whoever decodes them.
         dtype: that the VAE has to be loaded in for that; None is as stored.
+        what: of the job, beside its settings: another one does not go on with its state.
     """
 
     every: float = 60.0
@@ -68,6 +69,7 @@ class Keeping:
     latents: bool = False
     vae: str = ""
     dtype: str | None = None
+    what: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass
@@ -259,7 +261,8 @@ class Making:
         generators: Sequence[torch.Generator],
     ) -> Iterator[Any]:
         """Keep the state of the call in a file."""
-        identity = {**settings[0], "seeds": " ".join(each["seed"] for each in settings)}
+        seeds = " ".join(each["seed"] for each in settings)
+        identity = {**settings[0], **self.keeping.what, "seeds": seeds}
         with kept(
             self.pipe,
             path,

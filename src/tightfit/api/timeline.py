@@ -13,6 +13,7 @@ from tightfit.api.work import Watching
 from tightfit.card import Card
 from tightfit.errors import UsageError
 from tightfit.plan.pace import Pace
+from tightfit.plan.stage import StagePlan
 from tightfit.run.fitting.fitted import Fitted
 
 DENOISE = "denoise"
@@ -29,7 +30,7 @@ class Timeline:
         steps: of denoising that were done.
         calls: of denoisers meanwhile.
         peak_allocated, peak_reserved: bytes; None where nobody counts.
-        pace: of one call of the denoiser, as its plan predicts it.
+        plan: of one call of the denoiser, as its weights are placed now.
     """
 
     card: Card
@@ -39,7 +40,8 @@ class Timeline:
     calls: int = 0
     peak_allocated: int | None = None
     peak_reserved: int | None = None
-    pace: Pace | None = None
+    plan: StagePlan | None = None
+    _denoiser: Fitted | None = None
     _now: str | None = None
     _since: float = 0.0
     _steady: list[float] = field(default_factory=list)
@@ -66,6 +68,7 @@ class Timeline:
             self._steady.append(now - self._stepped)
         self._stepped = now
         self.steps += 1
+        self.plan = _plan(self._denoiser) or self.plan
         self.look()
         self.watching.recorder.event("step", done=done, total=total)
         if self.watching.progress is not None:
@@ -90,9 +93,15 @@ class Timeline:
         )
 
     @property
+    def pace(self) -> Pace | None:
+        """Of one call of the denoiser."""
+        return None if self.plan is None else self.plan.pace
+
+    @property
     def limit_seconds(self) -> float | None:
         """Of one step: what its calls of the denoiser take at the least, as far as is known."""
-        limit = None if self.pace is None else self.pace.limit_seconds
+        pace = self.pace
+        limit = None if pace is None else pace.limit_seconds
         if limit is None or not self.steps:
             return None
         return limit * max(1, round(self.calls / self.steps))
@@ -120,7 +129,7 @@ class Timeline:
         stage = stage_of(name)
         if stage == DENOISE:
             self.calls += 1
-            self.pace = _pace(network) or self.pace
+            self._denoiser = network
         if stage != self._now:
             self.begins(stage)
         self.look()
@@ -144,9 +153,9 @@ def stage_of(network: str) -> str:
     return "check" if network == "safety_checker" else DENOISE
 
 
-def _pace(network: Fitted) -> Pace | None:
+def _plan(network: Fitted | None) -> StagePlan | None:
     try:
-        return network.plan.stages[0].pace
+        return None if network is None else network.plan.stages[0]
     except UsageError:  # its weights are on the host
         return None
 

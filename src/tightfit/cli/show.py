@@ -68,8 +68,8 @@ def watched(voice: Voice, title: str) -> Iterator[Watching]:
         task = bar.add_task(title, total=None)
 
         def progress(rung: str, done: int, total: int) -> None:
-            known = total or None  # a stage that counts nothing moves to and fro
-            bar.update(task, description=f"{title}, {rung}", completed=done, total=known)
+            bar.tasks[0].total = total or None  # a stage that counts nothing moves to and fro
+            bar.update(task, description=f"{title}, {rung}", completed=done)
 
         watching.progress = progress
         try:
