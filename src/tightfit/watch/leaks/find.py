@@ -1,0 +1,276 @@
+"""Two moments, what stayed between them, and who holds it."""
+
+from __future__ import annotations
+
+import gc
+import time
+import tracemalloc
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from tightfit.card import Reading
+from tightfit.units import format_bytes
+from tightfit.watch.leaks.cycles import chain_above
+from tightfit.watch.leaks.graphs import saved
+from tightfit.watch.leaks.heap import Limits, Walk
+from tightfit.watch.leaks.kinds import kind_of
+from tightfit.watch.leaks.leak import Hold, Leak
+from tightfit.watch.leaks.links import chain_of, summary
+from tightfit.watch.leaks.moment import Moment, Stored, alive, read_cards, storages_of
+from tightfit.watch.leaks.roots import lasting, running
+from tightfit.watch.recorder import Recorder
+from tightfit.weigh import weights
+
+
+@dataclass(frozen=True)
+class Found:
+    """What stayed between two moments.
+
+    Attributes:
+        leaks: the largest first.
+        workspaces: by device, how many bytes more its books have that no tensor holds: what
+            libraries keep as scratch. They are no leaks, and are told apart.
+        readings: of the cards, by device, at the second moment.
+        notes: what the search could not do, a sentence each.
+    """
+
+    leaks: tuple[Leak, ...]
+    workspaces: dict[str, int]
+    readings: dict[str, Reading]
+    notes: tuple[str, ...] = ()
+
+    @property
+    def bytes(self) -> int:
+        """Of all leaks."""
+        return sum(leak.bytes for leak in self.leaks)
+
+    def tell(self, recorder: Recorder) -> None:
+        """Write an event named ``leak`` for each."""
+        for leak in self.leaks:
+            recorder.event("leak", **leak.as_event())
+
+    def lines(self) -> list[str]:
+        """For people: leaks, library workspaces, notes."""
+        lines = [leak.line() for leak in self.leaks]
+        lines += [
+            f"{format_bytes(size)} on {device}, library workspace: no leak"
+            for device, size in self.workspaces.items()
+            if size > 0
+        ]
+        return [*lines, *self.notes]
+
+
+def what_stayed(before: Moment, *, limits: Limits | None = None) -> Found:
+    """Look again, and say what was not there at `before`, with the chain to who holds it.
+
+    Where nothing alive leads to a tensor, cycles are collected afterwards, so as to tell those from
+    what is held where Python cannot see it. Nothing is kept alive by the answer.
+
+    Args:
+        before: the first moment.
+        limits: how far to search; where a limit is met, a note says so.
+    """
+    with _no_collection():
+        search = _Search(before, limits or Limits())
+        workspaces, readings = search.books()
+        leaks = search.run()
+        pending, notes = search.pending, search.notes
+        del search
+    if pending:
+        gc.collect()
+        leaks += [_settled(leak, weak) for leak, weak in pending]
+    leaks.sort(key=lambda leak: -leak.bytes)
+    return Found(tuple(leaks), workspaces, readings, tuple(notes))
+
+
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    """Cycles that wait for the collector are still there when they are looked for."""
+    was = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was:
+            gc.enable()
+
+
+def _settled(leak: Leak, weak: Any) -> Leak:
+    """A cycle, where the collector could free it."""
+    kind = Hold.CYCLE if weak.expired() else Hold.UNSEEN
+    return Leak(leak.bytes, leak.shape, leak.dtype, leak.device, kind, leak.chain, leak.site)
+
+
+@dataclass(eq=False)
+class _Search:
+    """Strong references to what is looked for; gone before the answer is given."""
+
+    before: Moment
+    limits: Limits
+    notes: list[str] = field(default_factory=list)
+    pending: list[tuple[Leak, Any]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._deadline = time.monotonic() + self.limits.seconds
+        self._everything = gc.get_objects()
+        self._stored = alive(self.before.scope, self._everything)
+        self._stayed = sorted(
+            (each for key, each in self._stored.items() if key not in self.before.storages),
+            key=lambda each: -each.size,
+        )
+
+    def books(self) -> tuple[dict[str, int], dict[str, Reading]]:
+        """By how much what no tensor explains has grown, by device; and the cards' figures."""
+        readings, unexplained = read_cards(self.before.scope, self._stored.values())
+        grown = {
+            name: size - self.before.unexplained.get(name, 0) for name, size in unexplained.items()
+        }
+        return {name: size for name, size in grown.items() if size}, readings
+
+    def run(self) -> list[Leak]:
+        """Leaks whose holders are known; those that only a collection tells apart are `pending`."""
+        if not self._stayed:
+            return []
+        told = self._told()
+        paths = self._paths(told)
+        known: set[int] | None = None
+        leaks = []
+        for stored in told:
+            path = paths.get(stored.key)
+            if path is None:
+                known = known or set(map(id, self._everything)) - {id(self._everything)}
+                self.pending.append((self._unreached(stored, known), stored.weak))
+            elif not self._was_there(path):
+                leaks.append(_leak(stored, path))
+        if self._cut:
+            self.notes.append(f"The search was cut short: {self._cut}.")
+        return leaks
+
+    def _told(self) -> list[Stored]:
+        """The storages that are told, the largest first."""
+        told = self._stayed[: self.limits.chains]
+        rest = self._stayed[self.limits.chains :]
+        if rest:
+            size = format_bytes(sum(each.size for each in rest))
+            self.notes.append(
+                f"{len(rest)} more storages of {size} in all stayed; the {len(told)} largest are "
+                "told."
+            )
+        return told
+
+    def _paths(self, told: list[Stored]) -> dict[int, list[Any]]:
+        """By storage: to that of its tensors which shows most of it and can be reached.
+
+        From what lasts first; from frames that run only to what nothing else leads to.
+        """
+        walk = Walk(self._deadline, self.limits.depth)
+        paths: dict[int, list[Any]] = {}
+        for roots in (lasting, running):
+            left = [each for each in told if each.key not in paths]
+            if left and not walk.cut:
+                reached = walk.down(roots(), _objects_of(left))
+                paths |= {each.key: path for each in left if (path := _best(each, reached))}
+        self._cut = walk.cut
+        left = [each for each in told if each.key not in paths]
+        if left and not walk.cut:
+            paths |= self._through_histories(walk, {each.key: _shown(each) for each in left})
+        return paths
+
+    def _through_histories(self, walk: Walk, sought: dict[int, Any]) -> dict[int, list[Any]]:
+        """What is kept for a backward: by whom, the collector does not see, and storages tell."""
+        links: dict[int, Any] = {}
+        for last in walk.histories:
+            for kept in saved(last):
+                for _, storage in storages_of(kept):
+                    if storage._cdata in sought:
+                        links.setdefault(storage._cdata, last)
+            if time.monotonic() > self._deadline:
+                break
+        lasts = {id(last) for last in links.values()}
+        again = Walk(self._deadline, self.limits.depth)
+        heads = again.down([*lasting(), *running()], lasts) if lasts else {}
+        return {
+            key: [*heads[id(last)], sought[key]] for key, last in links.items() if id(last) in heads
+        }
+
+    def _unreached(self, stored: Stored, known: set[int]) -> Leak:
+        target = _shown(stored)
+        chain, top = chain_above(target, known=known, deadline=self._deadline)
+        head = chain if top is not target else ("what Python's collector does not see",)
+        return _filled(stored, Hold.UNSEEN, head, target)
+
+    def _was_there(self, path: list[Any]) -> bool:
+        """Whether it is a weight of a module that was there: it moved, and was not left behind."""
+        target = path[-1]
+        owner = next((each for each in reversed(path) if issubclass(type(each), nn.Module)), None)
+        if owner is None or not (self.before.had(owner) or self._is_frozen(owner)):
+            return False
+        return any(held.tensor is target for held in weights(owner))
+
+    def _is_frozen(self, module: nn.Module) -> bool:
+        """Whether the collector was told to pass over it before the first moment."""
+        if not self.before.frozen or self.before.frozen != gc.get_freeze_count():
+            return False
+        return not any(each is module for each in self._everything)
+
+
+def _shown(stored: Stored) -> Any:
+    """The largest tensor on it, the oldest among equals."""
+    return max(stored.objects, key=_values)
+
+
+def _values(each: Any) -> int:
+    return each.numel() if issubclass(type(each), torch.Tensor) else -1
+
+
+def _objects_of(told: list[Stored]) -> set[int]:
+    return {id(each) for stored in told for each in stored.objects}
+
+
+def _best(stored: Stored, paths: dict[int, list[Any]]) -> list[Any] | None:
+    """The path to the largest tensor on it that was reached; the shortest among equals."""
+    reached = [paths[id(each)] for each in stored.objects if id(each) in paths]
+    return max(reached, key=lambda path: (_values(path[-1]), -len(path)), default=None)
+
+
+def _leak(stored: Stored, path: list[Any]) -> Leak:
+    return _filled(stored, kind_of(path, stored.size), chain_of(path), path[-1])
+
+
+def _filled(stored: Stored, kind: Hold, chain: tuple[str, ...], target: Any) -> Leak:
+    is_tensor = issubclass(type(target), torch.Tensor)
+    return Leak(
+        bytes=stored.size,
+        shape=tuple(target.shape) if is_tensor else None,
+        dtype=str(target.dtype).removeprefix("torch.") if is_tensor else None,
+        device=str(stored.device),
+        kind=kind,
+        chain=(*chain, summary(target, stored.size)),
+        site=site_of(target),
+    )
+
+
+def site_of(value: Any) -> str | None:
+    """Where it was made, if memory is being traced: the innermost line outside libraries."""
+    trace = tracemalloc.get_object_traceback(value)
+    return None if trace is None else innermost(trace)
+
+
+def innermost(trace: tracemalloc.Traceback) -> str | None:
+    """``file:line``, of the newest frame that is neither PyTorch's nor ours."""
+    frames = list(trace)[::-1]
+    chosen = next((each for each in frames if not _is_library(each.filename)), None)
+    return None if chosen is None else f"{chosen.filename}:{chosen.lineno}"
+
+
+_LIBRARIES = (str(Path(torch.__file__).parent), str(Path(__file__).parents[2]))
+
+
+def _is_library(file: str) -> bool:
+    return file.startswith(_LIBRARIES) or file.startswith("<")

@@ -1,0 +1,75 @@
+"""What is alive by itself: modules, variables of a context, and frames that run."""
+
+from __future__ import annotations
+
+import contextvars
+import sys
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from types import FrameType
+from typing import Any
+
+from tightfit.watch.leaks.frames import is_ours, named_locals, place_of
+
+
+@dataclass(eq=False)
+class Root:
+    """Where a chain begins.
+
+    Attributes:
+        text: what a reader sees of it.
+        names: of its values, one each; an empty name says nothing.
+        values: what it holds.
+        runs: whether it is a frame that runs, which lets go by itself.
+    """
+
+    text: str
+    names: list[str]
+    values: list[Any]
+    runs: bool = False
+
+    def name_of(self, value: Any) -> str:
+        """The name under which it holds `value`."""
+        for name, each in zip(self.names, self.values, strict=True):
+            if each is value:
+                return name
+        return ""
+
+
+def lasting() -> list[Root]:
+    """Every module that is loaded, and the variables of this context."""
+    roots = [Root(f"module {name}", [""], [each]) for name, each in list(sys.modules.items())]
+    variables = list(contextvars.copy_context().items())
+    names = [f"context variable {variable.name}" for variable, _ in variables]
+    return [*roots, Root("this context", names, [value for _, value in variables])]
+
+
+def running() -> list[Root]:
+    """Frames that run in any thread, without the leak finder's own, and what they handle."""
+    names = {each.ident: each.name for each in threading.enumerate()}
+    main = threading.main_thread().ident
+    roots = []
+    for thread, top in sys._current_frames().items():
+        whose = "" if thread == main else f" in thread {names.get(thread, thread)}"
+        for frame in _upwards(top):
+            pairs = named_locals(frame)
+            roots.append(
+                Root(
+                    f"running frame {place_of(frame)}{whose}",
+                    [f"local {name}" for name, _ in pairs],
+                    [value for _, value in pairs],
+                    runs=True,
+                )
+            )
+    handled = [error for error in sys._current_exceptions().values() if error is not None]
+    roots.append(Root("being handled", [""] * len(handled), list(handled), runs=True))
+    return roots
+
+
+def _upwards(top: FrameType) -> Iterator[FrameType]:
+    frame: FrameType | None = top
+    while frame is not None:
+        if not is_ours(frame.f_code):
+            yield frame
+        frame = frame.f_back
