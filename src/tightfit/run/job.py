@@ -6,6 +6,7 @@ import gc
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import torch
 
@@ -266,6 +267,7 @@ class Job:
             before_call=self.cancel.check,
             progress=self._tell,
             say=rungs.adjust,
+            evict=None if self.request.evict is None else partial(self.request.evict, None),
         )
         rungs.exact_ways = ways
         return ways

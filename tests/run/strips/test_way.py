@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from tests.cases.common import assert_back, measured, virtual
+from tests.cases.common import Idle, assert_back, measured, virtual
 from tests.run.strips.running import distance
 from tightfit import api
 from tightfit.card.host_memory import read_host_memory
@@ -22,7 +22,7 @@ from tightfit.run.outcome import Outcome
 from tightfit.run.strips import way
 from tightfit.run.vae import Vae
 from tightfit.testing import faults, oom_after, toy_vae
-from tightfit.units import GIB, MIB
+from tightfit.units import GIB, KIB, MIB
 from tightfit.weigh import weight_bytes
 
 
@@ -154,3 +154,18 @@ def test_a_refused_pin_gives_the_same_bits(monkeypatch: pytest.MonkeyPatch) -> N
     assert asked
     assert _rung(again) == _rung(plain)
     assert torch.equal(again.value, plain.value)
+
+
+def test_idle_models_make_room_for_strips_before_tiles_are_cut() -> None:
+    """Whole it does not run though everybody else is gone; exact strips beat tiles beside them."""
+    vae, source = toy_vae("V2N"), torch.rand(1, 4, 88, 88)
+    reference = measured(vae, "decode", source)
+    card = virtual("64MiB")
+    idle = Idle(card.device, 63 * MIB - 512 * KIB)
+    outcome = Job(vae, "decode", card, Request(64 * MIB, evict=idle.evict)).run(source)
+    assert reference.base + reference.peak > 64 * MIB
+    assert _rung(outcome) == "strips, idle models evicted"
+    assert outcome.exact
+    assert distance(outcome.value, reference.value) <= 1e-5
+    assert idle.asked == [None]
+    assert_back(card)

@@ -9,6 +9,7 @@ STRIPS = "strips"
 SHARES = {0.92: STRIPS, 0.7: "smaller strips", 0.5: "smallest strips"}
 """Of the room, one try each: what a plan does not see takes the rest."""
 MOST = 0.92
+ALONE = f"{STRIPS}, idle models evicted"
 _DIGITS = 8
 """Of a room in binary: a job that is done again finds its layout though a page came or went."""
 _ON_HOST = "{}, input on the host"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 
 import torch
 
@@ -14,7 +14,7 @@ from tightfit.place.lanes import compute_of, open_lane
 from tightfit.place.streaming.host_budget import host_room
 from tightfit.place.strips.arena import HostArena
 from tightfit.plan.strips.layout import Layout
-from tightfit.plan.strips.shares import SHARES, laid, name_of, taken
+from tightfit.plan.strips.shares import ALONE, MOST, SHARES, laid, name_of, taken
 from tightfit.plan.tiles import Span
 from tightfit.run.ceiling import ceiling_of
 from tightfit.run.ladder import Rung
@@ -43,6 +43,7 @@ class StripWays:
         to_host: moves the source from the card to the host, and says how many bytes that freed.
         before_call, progress: as of the other rungs.
         say: told what users should know.
+        evict: lets idle models go, and says how many bytes that freed; None where there are none.
         host_bytes: what the last try keeps on the host; None before there was one.
     """
 
@@ -56,6 +57,7 @@ class StripWays:
     before_call: Callable[[], None]
     progress: Callable[[str, int, int], None]
     say: Callable[[str], None]
+    evict: Callable[[], int] | None = None
     host_bytes: int | None = None
 
     def __call__(self) -> Iterator[Rung[torch.Tensor]]:
@@ -80,8 +82,30 @@ class StripWays:
         for share in SHARES:
             way = _Way(self, strips, share, given_on_card=False)
             if way.layout is None:
-                return
+                break
             yield way.rung()
+        if self.evict is not None:
+            yield self._alone(strips, self.evict)
+
+    def _alone(self, strips: Strips, evict: Callable[[], int]) -> Rung[torch.Tensor]:
+        """Strips in the room that there is once idle models are gone: exact, so before tiles."""
+
+        @cache
+        def way() -> _Way:
+            first = _Way(self, strips, MOST, given_on_card=True)
+            if self.source_on_card or first.layout is not None:
+                return first
+            return _Way(self, strips, MOST, given_on_card=False)
+
+        return Rung(
+            ALONE,
+            lambda: way().run(),
+            need=lambda: way().need(),
+            prepare=evict,
+            barred=lambda: way().barred(),
+            error_bound=lambda: ROUNDING.get(self.vae.dtype),
+            bears=len(strips.program.parts),
+        )
 
     @property
     def source_on_card(self) -> bool:
@@ -193,16 +217,17 @@ class _Way:
         sizes = None if layout is None else (layout.card_bytes, layout.host_bytes, layout.seconds)
         return Rung(
             self.name,
-            self._run,
-            need=self._need,
+            self.run,
+            need=self.need,
             prepare=self.ways.to_host if self._moves else None,
-            barred=self._barred,
+            barred=self.barred,
             key=("strips", self.given_on_card, sizes),
             error_bound=lambda: ROUNDING.get(self.ways.vae.dtype),
             bears=0 if layout is None else len(layout.stages),
         )
 
-    def _need(self) -> int | None:
+    def need(self) -> int | None:
+        """Bytes of the room that it takes; None where no room is enough."""
         size = self.least if self.layout is None else self.layout.card_bytes
         if size is None:
             return None
@@ -211,7 +236,8 @@ class _Way:
         # The least leaves out what the allocator cannot use: more than there is, in any case.
         return need if self.layout is not None else max(need, self.ways.room() + 1)
 
-    def _barred(self) -> str | None:
+    def barred(self) -> str | None:
+        """Why it must not be tried."""
         if self.layout is None:
             if self.least is not None:
                 return None  # what it needs says why
@@ -224,7 +250,8 @@ class _Way:
             f"{format_bytes(room)} is free"
         )
 
-    def _run(self) -> torch.Tensor:
+    def run(self) -> torch.Tensor:
+        """All items."""
         layout = self.layout
         if layout is None:  # nobody asked, so the least is tried
             assert self.least is not None  # else it was barred
