@@ -18,6 +18,7 @@ PUBLIC = [
     "fit",
     "fitted",
     "generate",
+    "leakcheck",
     "load_pipeline",
     "load_weights",
     "make_plan",

@@ -7,6 +7,7 @@ if TYPE_CHECKING:
     from tightfit.api.fits import fit, fitted, unfit
     from tightfit.api.fitting import placed
     from tightfit.api.generating import generate
+    from tightfit.api.leaking import leakcheck
     from tightfit.api.loading import load_weights
     from tightfit.api.making import Generated
     from tightfit.api.packing import pack, unpack
@@ -30,6 +31,7 @@ __all__ = [
     "fit",
     "fitted",
     "generate",
+    "leakcheck",
     "load_pipeline",
     "load_weights",
     "make_plan",
@@ -52,6 +54,7 @@ _HOMES = {
     "fit": "api.fits",
     "fitted": "api.fits",
     "generate": "api.generating",
+    "leakcheck": "api.leaking",
     "load_pipeline": "api.whole_pipeline",
     "load_weights": "api.loading",
     "make_plan": "api.planning",

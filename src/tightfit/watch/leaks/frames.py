@@ -9,7 +9,7 @@ from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
 
-_OWN = ("watch/leaks/", "api/leakcheck.py", "testing/pytest_plugin.py")
+_OWN = ("watch/leaks/", "api/leaking.py", "testing/pytest_plugin.py")
 _PACKAGE = Path(__file__).parents[2].as_posix() + "/"
 _ONLY_OURS = 3
 """References to a dict of locals that nobody else reads: the frame's, ours, and the count's."""
