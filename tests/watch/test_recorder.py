@@ -66,7 +66,7 @@ def test_a_trace_is_json_lines_that_begin_with_the_version(tmp_path: Path) -> No
     path = tmp_path / "trace.jsonl"
     recorder.write(path)
     header, event = map(json.loads, path.read_text(encoding="utf-8").splitlines())
-    assert header["tightfit_trace"] == 1
+    assert header["tightfit_trace"] == 2
     assert event["event"] == "end"
 
 

@@ -16,8 +16,10 @@ from tightfit.place.streaming.brought import Brought
 from tightfit.place.streaming.groups import Group, Scan
 from tightfit.place.streaming.inventory import Inventory
 from tightfit.place.streaming.placement import Placement, plain_mode
+from tightfit.place.streaming.store import key_of
 from tightfit.place.streaming.watching import Hold, Replanned, Watch
 from tightfit.plan.streaming.residency import Residency
+from tightfit.watch.teller import Teller
 from tightfit.weigh.blocks import Weights
 from tightfit.weigh.tensors import Held
 
@@ -42,9 +44,17 @@ class Arrangement:
     """
 
     def __init__(
-        self, placement: Placement, card: Card, scan: Scan, weights: Weights, *, compares: bool
+        self,
+        placement: Placement,
+        card: Card,
+        scan: Scan,
+        weights: Weights,
+        *,
+        compares: bool,
+        teller: Teller | None = None,
     ) -> None:
-        """Nothing is moved yet."""
+        """Nothing is moved yet. `teller` is told of each block as it gets its place."""
+        self._teller = teller
         self._placement = placement
         self._card = card
         self._scan = scan
@@ -159,6 +169,7 @@ class Arrangement:
             slots = _slots(number, residency)
             if not placement.fits_ring(number, passing, slots=slots):
                 placement.open_ring(number, passing, slots=slots, compares=self._compares)
+                self._tell_ring(number, passing, residency)
         assert self._binding is not None
         brought: list[Brought] = [placement.passing(group) for group in groups if group.passes]
         if placement.converter is not None:
@@ -188,6 +199,7 @@ class Arrangement:
         if placement.scratch_bytes not in (0, scratch):
             keep = []  # they unpack into it
         freed = placement.close_rings(keep=keep)
+        self._tell_gone(groups)
         freed += placement.drop_all_but(group for group in groups if group.stays)
         if placement.scratch_bytes not in (0, scratch):
             freed += placement.close_scratch()
@@ -214,7 +226,7 @@ class Arrangement:
         if room is None:
             for group in groups:
                 if group.stays:
-                    placement.stay(group)
+                    self._stay(group)
             return residency, groups
         self._card.trim()  # what calls left in the allocator's cache is nobody's drift
         watch, hold = Watch(self._card, room), Hold(self._card)
@@ -232,12 +244,37 @@ class Arrangement:
                         self._free(residency, groups)
                         hold.fit(self._ring_sizes(residency, groups))
                         continue
-                placement.stay(waiting[0])
+                self._stay(waiting[0])
                 watch.placed(placement.taken_by(waiting[0]))
             watch.look()
         finally:
             hold.release()
         return residency, groups
+
+    def _stay(self, group: Group) -> None:
+        if self._placement.is_resident(group):
+            return
+        self._placement.stay(group)
+        if self._teller is not None:
+            size = self._placement.taken_by(group)
+            self._teller.placed(group.name, size, "packed" if group.packed else "resident")
+
+    def _tell_ring(self, number: int, passing: Sequence[Group], residency: Residency) -> None:
+        if self._teller is None:
+            return
+        ring = self._placement.ring(number)
+        self._teller.ring(ring.bytes, min(_slots(number, residency), len(passing)))
+        for group in passing:
+            self._teller.placed(group.name, group.layout.bytes, "streamed")
+
+    def _tell_gone(self, groups: Iterable[Group]) -> None:
+        """Before it goes, what was resident and will not be."""
+        if self._teller is None:
+            return
+        stay = {key_of(group) for group in groups if group.stays}
+        for group in self.groups:
+            if group.stays and key_of(group) not in stay and self._placement.is_resident(group):
+                self._teller.evicted(group.name, self._placement.taken_by(group))
 
     def _ring_sizes(self, residency: Residency, groups: Iterable[Group]) -> list[int]:
         """Of the rings that are still to be opened."""

@@ -125,6 +125,10 @@ class Placement:
         """By number."""
         return [self._rings[number].ring for number in sorted(self._rings)]
 
+    def ring(self, number: int) -> Ring:
+        """The open one with this number."""
+        return self._rings[number].ring
+
     @property
     def pinned_bytes(self) -> int:
         """Of masters that the driver holds in place."""

@@ -25,6 +25,7 @@ from tightfit.place.streaming.tracing import Tracer
 from tightfit.place.streaming.turn import between_calls
 from tightfit.place.streaming.watching import Replanned
 from tightfit.plan.streaming.residency import Residency
+from tightfit.watch.teller import Teller
 from tightfit.weigh.blocks import Weights
 from tightfit.weigh.conversions import Conversions
 from tightfit.weigh.order import Order
@@ -233,6 +234,7 @@ def streamed(
     compares: bool = False,
     traces: bool = False,
     room: int | None = None,
+    teller: Teller | None = None,
 ) -> Iterator[Streaming]:
     """While inside, `module` computes on `card` with the weights where `residency` says.
 
@@ -257,6 +259,7 @@ def streamed(
         room: what reserved may come to on the card, with all that this process holds there. While
             weights are placed, it is compared with what is allocated; when it would pass the room,
             what is not placed yet is planned again (see `Streaming.replanned`). None: not watched.
+        teller: is told of each block as it gets its place.
 
     Whatever happens inside, the module is whole afterwards and the card has its bytes back.
     Raises `UsageError` for what cannot be streamed, by its path, for a module that is streamed
@@ -276,7 +279,9 @@ def streamed(
             placement = Placement(module, card, stack, masters)
             placement.seat(scan.helds)
             placement.convert(Conversions.of(module), scan.foreign)
-            arrangement = Arrangement(placement, card, scan, weights, compares=compares)
+            arrangement = Arrangement(
+                placement, card, scan, weights, compares=compares, teller=teller
+            )
             stack.callback(arrangement.end)
             binding = placement.bind(arrangement.check, tracer=tracer)
             arrangement.begin(residency, groups, binding, room=room)

@@ -32,14 +32,20 @@ from tightfit.run.fitting.missed import none_missed, refuse_made_of_nothing
 from tightfit.run.fitting.need import Call, Need, need_of
 from tightfit.run.fitting.placing import Weighed
 from tightfit.run.fitting.pressure import Pressure
+from tightfit.run.fitting.told_steps import ToldSteps
 from tightfit.run.fitting.tuners import Tuners, written
 from tightfit.run.ladder.ladder import Ladder
 from tightfit.run.ladder.once import once
 from tightfit.run.ladder.release import empty_frames
 from tightfit.run.ladder.rung import Attempt, Rung, Stage
 from tightfit.units import MIB, format_bytes
+from tightfit.watch import Recorder
+from tightfit.watch.events import Oom
+from tightfit.watch.teller import Teller
 from tightfit.weigh.tensors import weights
 
+_KEPT = 4096
+"""Events that are kept for whoever asks what happened, where nobody brought a recorder."""
 _WATCHED = 3
 """Calls of each shape whose peak is looked at."""
 _HALVES = (
@@ -68,6 +74,7 @@ class Fitted:
             for a thread that calls one; to `rest` never waits.
         takes_room: called where there was no room for a call, even with everything streamed; where
             it freed something (it says how many bytes), the call is made again.
+        teller: tells `teller.recorder` what happens; another recorder may be put there at any time.
         turn: entered around each call from outside, and around what changes its weights. It may
             wait: this module is not busy yet.
     """
@@ -97,6 +104,9 @@ class Fitted:
     def __post_init__(self) -> None:
         """Nothing is placed yet."""
         self._lessons = Lessons(self.module, self.card, self._note)
+        name = type(self.module).__name__
+        self.teller = Teller(name, self.card, self.terms.recorder or Recorder(limit=_KEPT))
+        self._steps = ToldSteps(self.teller)
 
     def __repr__(self) -> str:
         name, there = type(self.module).__name__, "no weights there"
@@ -158,15 +168,18 @@ class Fitted:
         weighed = Weighed.of(self.module, order)
         self._paths = _paths_of(self.module)
         arriving = 0 if example is None else example.arriving()
-        self._keeping = keeping = Keeping(self.module, self.card, self.terms, weighed)
+        self._keeping = keeping = Keeping(
+            self.module, self.card, self.terms, weighed, teller=self.teller
+        )
         try:
             keeping.rests = at_rest
             if not at_rest:
-                self._held(
-                    lambda: keeping.replan(need, arriving, why="it was fitted"),
-                    lambda less, mode: keeping.lower(need, arriving, less, mode),
-                    Stage("load", f"Not enough memory to place {weighed.name}."),
-                )
+                with self.teller.moves():
+                    self._held(
+                        lambda: keeping.replan(need, arriving, why="it was fitted"),
+                        lambda less, mode: keeping.lower(need, arriving, less, mode),
+                        Stage("load", f"Not enough memory to place {weighed.name}."),
+                    )
             self._opened = True
             self._open_ways()
         except BaseException:
@@ -214,9 +227,16 @@ class Fitted:
                 return 0
             self._keeping.call = self.calls or None
             self._pressure.moved()
+            self._steps.tell(self._keeping.session)
             return self._keeping.rest()
         finally:
             self._lock.release()
+
+    def tell(self) -> None:
+        """Tell the recorder of all calls that are over; the host waits for the card."""
+        with self._lock:
+            if self._keeping is not None and not self._inside:
+                self._steps.tell(self._keeping.session)
 
     def _open_ways(self) -> None:
         """From here on, calls and what changes weights come here first."""
@@ -225,6 +245,8 @@ class Fitted:
 
     def _to_host(self) -> None:
         """Everything that is the module's is on the host, also what it has got since."""
+        if self._keeping is not None:
+            self._steps.tell(self._keeping.session)
         if self._entries is not None:
             self._entries.close()
         if self._alterations is not None:
@@ -361,8 +383,11 @@ class Fitted:
             try:
                 call = Call(method, args, kwargs)
                 self._notice(call)
-                value = self._call(call, run)
+                start = self.teller.recorder.now()
+                with self.teller.moves():
+                    value = self._call(call, run)
                 self._lessons.remember(call)
+                self._steps.ended(start, self._kept.session)
                 return value
             except BaseException:
                 if self._keeping is not None and self._keeping.session is not None:
@@ -497,6 +522,7 @@ class Fitted:
         if values:
             return values[0]
         self._note(f"{stage.name} {self.calls} ran out of memory and was done again: {failure}")
+        self.teller.recorder.tell(Oom(stage.name, "as placed", failure or ""))
         room = self._kept.supply_now().room
 
         def rungs() -> Iterator[Rung[Any]]:
@@ -513,6 +539,7 @@ class Fitted:
             module=self.module,
             module_name=type(self.module).__name__,
             ask=False,
+            recorder=self.teller.recorder,
             attempts=self.attempts,
             notes=self.notes,
         )

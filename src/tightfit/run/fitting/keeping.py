@@ -33,6 +33,8 @@ from tightfit.run.fitting.placing import (
 from tightfit.run.ladder.keepsakes import Keepsakes
 from tightfit.run.ladder.release import empty_frames
 from tightfit.units import MIB, format_bytes
+from tightfit.watch import Recorder
+from tightfit.watch.teller import Teller
 
 _BREATH = (64, 256 * MIB)
 """Of the room, one part in so many is left free, and at most so many bytes: what other programs
@@ -95,6 +97,7 @@ class Terms:
         pins: which masters the driver holds in place.
         shares: with other models that share, one master for the same weights of the same file.
         traces: what each step did is kept in the session.
+        recorder: is told what happens; None is one that keeps little, for whoever asks.
         compares: each copy is waited for and compared with its master.
     """
 
@@ -105,6 +108,7 @@ class Terms:
     pins: Pins = field(default_factory=Pins.none)
     shares: bool = False
     traces: bool = False
+    recorder: Recorder | None = None
     compares: bool = False
 
 
@@ -123,6 +127,7 @@ class Keeping:
         taken: bytes of the card that they take, tables in plain attributes included, by the count
             of its allocator; as it was when they were last moved.
         rests: they were let to rest, and not placed since.
+        teller: is told where they are, and when that changes.
         unpacking: bytes that a call takes to unpack weights, beside what it needs and what they
             come to.
     """
@@ -137,6 +142,7 @@ class Keeping:
     unpacking: int = 0
     taken: int = 0
     rests: bool = False
+    teller: Teller | None = None
     _stack: ExitStack = field(default_factory=ExitStack)
     _placement: _Placement | None = None
     _more: int = 0
@@ -184,6 +190,8 @@ class Keeping:
                 if was_placed:
                     seconds = time.perf_counter() - start
                     self.changes.append(Change(self.call, "it was to rest", (before, 0), seconds))
+                    if self.teller is not None:
+                        self.teller.rests(freed)
         return freed
 
     def lacks(self, need: Need, arriving: int) -> int:
@@ -383,6 +391,13 @@ class Keeping:
             self._placement = _Placement(plan, residency, taken_by(plan, need), given)
             return
         self._placement = None
+        if self.teller is not None:
+            lines = plan.stages[0].ledger.lines
+            self.teller.planned(
+                {name: figure.bytes for name, figure in lines.items()},
+                plan.supply.budget,
+                [plan.stages[0].way.name],
+            )
         done = self._moved(residency, room)
         taken = taken_by(plan, need) - residency.bytes + done.bytes
         self._placement = _Placement(plan, residency, taken, given)
@@ -390,6 +405,8 @@ class Keeping:
         self.keepsakes = self._remembered()
         moved = (before, done.resident_bytes)
         self.changes.append(Change(self.call, why, moved, self._moving))
+        if self.teller is not None:
+            self.teller.moved(*moved, why, self._moving)
         self._moving = 0.0
 
     def _moved(self, residency: Residency, room: int | None) -> Residency:
@@ -406,9 +423,10 @@ class Keeping:
                         order=self.weighed.order,
                         pins=self.terms.pins,
                         shares=self.terms.shares,
-                        traces=self.terms.traces,
+                        traces=self.terms.traces or (self.teller is not None and self.teller.fine),
                         compares=self.terms.compares,
                         room=room,
+                        teller=self.teller,
                     )
                 )
             else:

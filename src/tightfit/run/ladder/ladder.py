@@ -28,6 +28,7 @@ from tightfit.run.ladder.release import cut, empty_frames, in_one_line
 from tightfit.run.ladder.rung import PROBE, Attempt, Rung, Stage
 from tightfit.units import format_bytes
 from tightfit.watch import Recorder
+from tightfit.watch.moves import moves_told
 
 T = TypeVar("T")
 
@@ -203,7 +204,7 @@ class Ladder:
         failure: str | None = None
         outside = sys.exception()
         try:
-            with self._on_the_card(before):
+            with self._on_the_card(before), self._told(stage):
                 values.append(rung.run())
                 self.card.sync()
         except BaseException as error:
@@ -254,6 +255,10 @@ class Ladder:
         if attempt.refusals or attempt.peak_bytes is None or held is None or after is None:
             return None
         return attempt.peak_bytes - max(held, after)
+
+    def _told(self, stage: Stage) -> AbstractContextManager[None]:
+        """Every move is told, where that is wanted; a probe is for those who learn from them."""
+        return nullcontext() if stage.name == PROBE else moves_told(self.card, self.recorder)
 
     def _on_the_card(self, reading: Reading) -> AbstractContextManager[None]:
         """Where the driver would go on in the host's memory, no more than is free on the card."""
@@ -335,6 +340,7 @@ class Ladder:
         reading = self.card.read()
         self.peak_bytes = _larger(self.peak_bytes, reading.peak_allocated)
         self.peak_reserved_bytes = _larger(self.peak_reserved_bytes, reading.peak_reserved)
+        self.recorder.peaks(reading.peak_allocated, reading.peak_reserved)
 
     def _skip(self, stage: Stage, rung: Rung[T], reason: str, base: int | None) -> None:
         held = self.card.read().allocated

@@ -1,0 +1,100 @@
+"""The caching allocator's own history of a CUDA card: every move, with its time and its place."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+
+from tightfit.card.base import Card
+
+Action = Literal["allocate", "free", "reserve", "release"]
+_ACTIONS: Mapping[str, Action] = {
+    "alloc": "allocate",
+    "free_completed": "free",
+    "segment_alloc": "reserve",
+    "segment_map": "reserve",
+    "segment_free": "release",
+    "segment_unmap": "release",
+}
+_OURS = ("/torch/", "/tightfit/")
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One move of the allocator.
+
+    Attributes:
+        action: what it did.
+        bytes, address: with which memory.
+        at: seconds since 1970; None where this PyTorch does not tell.
+        by: the Python code that asked, as ``file.py:line function``.
+    """
+
+    action: Action
+    bytes: int
+    address: int
+    at: float | None
+    by: str | None
+
+
+@contextmanager
+def recorded(card: Card, *, limit: int) -> Iterator[list[Entry] | None]:
+    """While inside, the allocator of `card` keeps a history; after it, the list has the entries.
+
+    None where there is none to be had: the card is no CUDA card, its allocator is cudaMallocAsync,
+    which keeps none, or somebody else records already. The allocator itself is never changed.
+
+    Args:
+        card: any.
+        limit: at most so many entries are kept, the newest.
+    """
+    history: Any = torch.cuda.memory
+    busy = getattr(torch._C, "_cuda_isHistoryEnabled", bool)
+    if card.kind != "cuda" or card.allocator == "async" or busy():
+        yield None
+        return
+    entries: list[Entry] = []
+    history._record_memory_history(
+        context="alloc",
+        stacks="python",
+        max_entries=limit,
+        clear_history=True,
+        device=card.device,
+    )
+    try:
+        yield entries
+    finally:
+        try:
+            entries += entries_of(
+                history._snapshot(card.device)["device_traces"][card.device.index]
+            )
+        finally:
+            history._record_memory_history(enabled=None, device=card.device)
+
+
+def entries_of(trace: Sequence[Mapping[str, Any]]) -> list[Entry]:
+    """The moves in one device's trace of a snapshot of PyTorch; what else it tells is left out."""
+    return [
+        Entry(
+            _ACTIONS[each["action"]],
+            int(each["size"]),
+            int(each["addr"]),
+            each["time_us"] / 1e6 if "time_us" in each else None,
+            _asked(each.get("frames", ())),
+        )
+        for each in trace
+        if each["action"] in _ACTIONS
+    ]
+
+
+def _asked(frames: Sequence[Mapping[str, Any]]) -> str | None:
+    """The innermost frame that is neither PyTorch's nor ours; folders are left out."""
+    for frame in frames:
+        name = str(frame["filename"])
+        if name.endswith(".py") and not any(each in name for each in _OURS):
+            return f"{name.rsplit('/', 1)[-1]}:{frame['line']} {frame['name']}"
+    return None

@@ -1,0 +1,137 @@
+"""The fine level: every single move of a card's allocator, from whoever can tell of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+
+from tightfit.card.base import Card
+from tightfit.card.history import Entry, recorded
+from tightfit.units import format_bytes
+from tightfit.watch.callers import caller
+from tightfit.watch.events import Allocate, Event, Free, Release, Reserve, Unseen
+from tightfit.watch.recorder import Recorder
+from tightfit.watch.tensors import TensorAccount
+
+_MOST = 200_000
+"""Entries of an allocator's history that are kept at once."""
+_KINDS: dict[str, type[Allocate | Free | Reserve | Release]] = {
+    "allocate": Allocate,
+    "free": Free,
+    "reserve": Reserve,
+    "release": Release,
+}
+
+
+@contextmanager
+def moves_told(card: Card, recorder: Recorder) -> Iterator[None]:
+    """While inside, `recorder` is told of every move, if it is one for the fine level.
+
+    On CUDA they come from the history of the caching allocator, after the block; on a virtual card
+    as they are made. Where neither is to be had, which is under cudaMallocAsync, on the host, and
+    while somebody else records a history, an account of tensors stands in, and `unseen` says what
+    it leaves out. No allocator is ever changed.
+    """
+    if not recorder.fine or recorder.hears_moves:
+        yield
+        return
+    recorder.hears_moves = True
+    try:
+        with _moves_told(card, recorder):
+            yield
+    finally:
+        recorder.hears_moves = False
+
+
+@contextmanager
+def _moves_told(card: Card, recorder: Recorder) -> Iterator[None]:
+    if card.kind == "virtual":
+        with card.observe(_Observed(recorder, card)):
+            yield
+    else:
+        entries: list[Entry] | None = None
+        try:
+            with (
+                recorded(card, limit=_MOST) as entries,
+                nullcontext() if entries is not None else _account(card, recorder),
+            ):
+                yield
+        finally:
+            for entry in entries or ():
+                recorder.tell(_event(entry), at=_at(entry, recorder))
+
+
+class _Observed:
+    """Moves, from what a card says it holds after each."""
+
+    def __init__(self, recorder: Recorder, card: Card) -> None:
+        now = card.read()
+        self._recorder = recorder
+        self._allocated, self._reserved = now.allocated or 0, now.reserved or 0
+
+    def __call__(self, allocated: int, reserved: int) -> None:
+        more, taken = allocated - self._allocated, reserved - self._reserved
+        self._allocated, self._reserved = allocated, reserved
+        tell = self._recorder.tell
+        if taken > 0:
+            tell(Reserve(taken))
+        if more > 0:
+            tell(Allocate(more, by=caller()))
+        elif more < 0:
+            tell(Free(-more))
+        if taken < 0:
+            tell(Release(-taken))
+        self._recorder.memory(allocated, reserved)
+
+
+@contextmanager
+def _account(card: Card, recorder: Recorder) -> Iterator[None]:
+    def moved(address: int, size: int) -> None:
+        if size > 0:
+            recorder.tell(Allocate(size, address, caller()))
+        else:
+            recorder.tell(Free(-size, address))
+
+    if not recorder.counts["unseen"]:
+        recorder.tell(Unseen(_unseen(card)))
+    with TensorAccount(card.device, moved) as account:
+        before = account.live_bytes
+        yield
+    left = account.live_bytes - before
+    peak = card.read().peak_allocated
+    if peak is not None:
+        recorder.tell(
+            Unseen(
+                f"tensors that were seen to come held {format_bytes(account.peak_bytes)} at once, "
+                f"{format_bytes(left)} are still there; the allocator counted "
+                f"{format_bytes(peak)} at its peak, with what was there before"
+            )
+        )
+
+
+def _unseen(card: Card) -> str:
+    """What cannot be seen on `card`, and why."""
+    account = (
+        "an account of tensors stands in. What operators take and give back within themselves, "
+        "what the allocator takes beyond what is asked for, and which segment a tensor lies in "
+        "cannot be seen"
+    )
+    if card.kind == "cuda" and card.allocator == "async":
+        return (
+            f"cudaMallocAsync keeps no history of single allocations: {account}. Peaks and sums "
+            "are the allocator's own. To see every move, start with --allocator native; the "
+            "allocator is never changed for a trace"
+        )
+    if card.kind == "cuda":
+        return f"another program in this process records the allocator's history: {account}"
+    return f"the allocator of {card.name} keeps no books: {account}"
+
+
+def _event(entry: Entry) -> Event:
+    if entry.action == "allocate":
+        return Allocate(entry.bytes, entry.address, entry.by)
+    return _KINDS[entry.action](entry.bytes, entry.address)
+
+
+def _at(entry: Entry, recorder: Recorder) -> float | None:
+    return None if entry.at is None else recorder.at_epoch(entry.at)
