@@ -81,7 +81,7 @@ def what_stayed(before: Moment, *, limits: Limits | None = None) -> Found:
         workspaces, readings = search.books()
         leaks = search.run()
         pending, notes = search.pending, search.notes
-        del search
+        search.let_go()
     if pending:
         gc.collect()
         leaks += [_settled(leak, weak) for leak, weak in pending]
@@ -124,6 +124,12 @@ class _Search:
             (each for key, each in self._stored.items() if key not in self.before.storages),
             key=lambda each: -each.size,
         )
+
+    def let_go(self) -> None:
+        """Hold nothing any more: it is itself among all the objects that it has listed."""
+        self._everything.clear()
+        self._stored.clear()
+        self._stayed.clear()
 
     def books(self) -> tuple[dict[str, int], dict[str, Reading]]:
         """By how much what no tensor explains has grown, by device; and the cards' figures."""
@@ -214,8 +220,11 @@ class _Search:
         return any(held.tensor is target for held in weights(owner))
 
     def _is_frozen(self, module: nn.Module) -> bool:
-        """Whether the collector was told to pass over it before the first moment."""
-        if not self.before.frozen or self.before.frozen != gc.get_freeze_count():
+        """Whether the collector was told to pass over it before the first moment.
+
+        Of what it passed over some may be gone since; more of it is from a later time.
+        """
+        if not 0 < gc.get_freeze_count() <= self.before.frozen:
             return False
         return not any(each is module for each in self._everything)
 

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
 
 _MOST_NODES = 2000
+
+
+def tensors_in(values: Iterable[Any]) -> list[Any]:
+    """Those that are tensors, by their real class."""
+    kinds = _kinds(torch.Tensor, set())
+    return [each for each in values if type(each) in kinds]
 
 
 def gradient(value: Any) -> torch.Tensor | None:
@@ -41,6 +47,15 @@ def saved(value: torch.Tensor) -> Iterator[torch.Tensor]:
         seen.add(node)
         yield from (each for each in _of_node(node) if isinstance(each, torch.Tensor))
         waiting += [each for each, _ in node.next_functions]
+
+
+def _kinds(kind: type, found: set[type]) -> set[type]:
+    """A class, and all that derive from it."""
+    if kind not in found:
+        found.add(kind)
+        for each in type.__subclasses__(kind):
+            _kinds(each, found)
+    return found
 
 
 def _of_node(node: Any) -> list[Any]:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from tightfit.watch.leaks.graphs import gradient, has_history
+from tightfit.watch.leaks.graphs import gradient, has_history, tensors_in
 from tightfit.watch.leaks.roots import Root
 
 _CHUNK = 1024
@@ -71,6 +71,7 @@ class Walk:
                 if id(each) in wanted:
                     self.found.setdefault(id(each), len(self.levels))
             self.levels.append(level)
+            self.histories += [each for each in tensors_in(level) if has_history(each)]
             if self.cut:
                 break
         return self._paths()
@@ -78,14 +79,13 @@ class Walk:
     def _below(self, level: list[Any]) -> list[Any]:
         """What the objects of a level refer to and was not seen yet."""
         below: list[Any] = []
-        seen, tracked = self.seen, gc.is_tracked
+        seen = self.seen
         for start in range(0, len(level), _CHUNK):
-            for each in children(level[start : start + _CHUNK]):
-                if id(each) not in seen and tracked(each):
+            # Whatever the collector does not track holds nothing that it does.
+            for each in filter(gc.is_tracked, children(level[start : start + _CHUNK])):
+                if id(each) not in seen:
                     seen.add(id(each))
                     below.append(each)
-                    if has_history(each):
-                        self.histories.append(each)
             if time.monotonic() > self.deadline:
                 self.cut = "the time for the search ran out"
                 break
@@ -115,10 +115,12 @@ class Walk:
 def children(level: Sequence[Any]) -> list[Any]:
     """What these objects refer to."""
     below = gc.get_referents(*level)
-    for each in level:
-        if type(each) is Root:
-            below.extend(each.values)
-        elif (slope := gradient(each)) is not None:
+    if type(level[0]) is Root:
+        for each in level:
+            below += each.values if type(each) is Root else ()
+    for each in tensors_in(level):
+        slope = gradient(each)
+        if slope is not None:
             below.append(slope)
     return below
 
