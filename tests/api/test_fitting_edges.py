@@ -129,11 +129,10 @@ def _assign(module: Any) -> None:
 @pytest.mark.parametrize(
     "change",
     [
-        lambda module: module.cpu(),
         lambda module: module.half(),
         lambda module: module.to(torch.float64),
-        lambda module: module.blocks[1].to("cpu"),
-        lambda module: nn.Sequential(module).to("cpu"),
+        lambda module: module.blocks[1].to("cpu", torch.float64),
+        lambda module: nn.Sequential(module).to("cpu", torch.float16),
         lambda module: module.to("meta"),
         _load,
         _assign,
@@ -163,6 +162,26 @@ def test_a_conversion_that_changes_nothing_passes() -> None:
     assert module.to(card.device).float() is module
     assert torch.equal(module(x).cpu(), expected)
     tightfit.unfit(module)
+
+
+@pytest.mark.parametrize("vram", ["80KiB", "1MiB"])
+def test_moves_to_the_card_and_to_the_host_pass_and_are_told(vram: str) -> None:
+    """As pipelines move a part around its calls: nothing is done, and its calls are as ever."""
+    module, x = row(), inputs()
+    card = opened("2MiB")
+    expected = wanted(module, lambda large: module(x.to(large.device)))
+    tightfit.fit(module, card=card, vram=vram, example=(x,))
+    for _ in range(2):
+        before = card.read().allocated
+        assert module.to(card.device) is module
+        nn.Sequential(module).cpu()
+        module.blocks[1].to("cpu")
+        assert card.read().allocated == before
+        assert torch.equal(module(x).cpu(), expected)
+    told = [note for note in tightfit.fitted(module).notes if "`.to()`" in note]
+    assert len(told) == 1
+    tightfit.unfit(module)
+    assert card.read().allocated == 0
 
 
 def test_after_a_first_call_that_was_too_large_others_work() -> None:

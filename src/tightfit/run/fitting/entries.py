@@ -6,6 +6,7 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch import nn
 
 from tightfit.place.streaming.compiled import Door
@@ -25,14 +26,21 @@ class Entries:
     to weights or move them are closed: see `Guard`.
     """
 
-    def __init__(self, module: nn.Module, enter: Enter) -> None:
+    def __init__(
+        self,
+        module: nn.Module,
+        device: torch.device,
+        enter: Enter,
+        note: Callable[[str], None],
+    ) -> None:
+        """`device` and `note` are for the guard."""
         self._module = module
         self._before = {name: vars(module)[name] for name in METHODS if name in vars(module)}
         for name in METHODS:
             method = getattr(module, name, None)
             if callable(method) and not isinstance(method, nn.Module):
                 vars(module)[name] = self._through(name, method, enter)
-        self._guard = Guard(module)
+        self._guard = Guard(module, device, note)
         self._door = Door(module, lambda call, args, kwargs: enter("forward", call, args, kwargs))
 
     def close(self) -> None:

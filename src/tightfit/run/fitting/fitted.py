@@ -240,7 +240,7 @@ class Fitted:
 
     def _open_ways(self) -> None:
         """From here on, calls and what changes weights come here first."""
-        self._entries = Entries(self.module, self._enter)
+        self._entries = Entries(self.module, self.card.device, self._enter, self._note)
         self._alterations = Alterations(self.module, self._alter, self._write)
 
     def _to_host(self) -> None:

@@ -11,6 +11,10 @@ from torch import nn
 from tightfit.errors import UsageError
 
 _INSTEAD = "unfit it, do that, and fit it again"
+_STAYS = (
+    "it was moved by `.to()`, which does nothing while it is fitted: its weights come to the card "
+    "for its calls"
+)
 
 
 class Guard:
@@ -20,10 +24,18 @@ class Guard:
     `load_state_dict` would spoil the module without a word. A conversion that changes nothing
     passes, such as `pipe.to("cuda")` for the sake of other parts of a pipeline. So does loading
     what the module has got since, such as an adapter.
+
+    A move alone, to the card or to the host, passes as well, and nothing is done: pipelines bring
+    what they are about to call, and take it away afterwards.
     """
 
-    def __init__(self, module: nn.Module) -> None:
+    def __init__(
+        self, module: nn.Module, device: torch.device, note: Callable[[str], None]
+    ) -> None:
+        """`device` is the card's; `note` is told of moves that were passed over."""
         self._puts: list[tuple[nn.Module, str, Any]] = []
+        self._device = device
+        self._note = note
         self._name = type(module).__name__
         for part in list(module.modules()):
             self._put(part, "_apply", self._convert(part))
@@ -46,7 +58,11 @@ class Guard:
             for tensor in _own(part).values():
                 like = torch.empty((2,) * tensor.dim(), dtype=tensor.dtype, device=tensor.device)
                 after = change(like)
-                if _kind(after) != _kind(like):
+                if _kind(after) == _kind(like):
+                    continue
+                if self._is_moved(like, after):
+                    self._note(_STAYS)
+                else:
                     raise UsageError(
                         f"`{self._name}` is fitted, so its weights cannot be moved or converted "
                         f"(from {_named(like)} to {_named(after)}): {_INSTEAD}."
@@ -58,6 +74,11 @@ class Guard:
             return part
 
         return convert
+
+    def _is_moved(self, like: torch.Tensor, after: torch.Tensor) -> bool:
+        """To the card or to the host, and else as it was."""
+        there = after.device == self._device or after.device.type == "cpu"
+        return there and (after.dtype, after.stride()) == (like.dtype, like.stride())
 
     def _load(self, part: nn.Module) -> Callable[..., None]:
         plain: Callable[..., None] = part._load_from_state_dict
