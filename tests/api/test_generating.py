@@ -11,7 +11,10 @@ import torch
 from PIL import Image
 
 import tightfit
+from tests.pipelines import tiny
 from tests.pipelines.making import SIZES, make
+from tightfit.api import choice
+from tightfit.errors import MemoryShortage
 from tightfit.media.info import probe
 from tightfit.media.latents import load_latent
 from tightfit.units import KIB
@@ -112,3 +115,26 @@ def test_a_clip_goes_where_its_name_says(name: str, tmp_path: Path) -> None:
     assert done.frames.pixels.shape == (5, 3, 32, 32)
     assert done.frames.fps == Fraction(10)
     assert done.settings["frames"] == "5"
+
+
+def test_a_decode_is_tiled_where_that_is_asked_for_alone() -> None:
+    """Once: the pipeline that was fitted for it codes as before afterwards."""
+    pipe = tightfit.fit(tiny.flux(), card="virtual:1GiB")
+    before = tightfit.fitted(pipe).codes
+    given = {"prompt": "a cat", "width": 128, "height": 128, "steps": 1, "seed": 1}
+    tiled = tightfit.generate(pipe, tile="64", **given)
+    assert tiled.report.attempts[-1]["rung"] == "tiles 64x64"
+    assert not tiled.report.exact
+    assert tightfit.fitted(pipe).codes == before
+    assert tightfit.generate(pipe, **given).report.attempts[-1]["rung"] == "whole"
+    tightfit.unfit(pipe)
+
+
+def test_random_weights_that_the_host_cannot_hold_are_refused_before_they_are_drawn(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """They are in no file, in which some could stay; the system would end the process."""
+    monkeypatch.setattr(choice, "host_room", lambda _: 10_000)
+    with pytest.raises(MemoryShortage, match="the random weights of random:flux") as caught:
+        tightfit.generate("random:flux.1-dev-mini", prompt="a cat", card="virtual:1GiB")
+    assert "9.8 KiB of" in str(caught.value)

@@ -82,10 +82,10 @@ def find_parts(spec: str) -> tuple[Part, ...]:
     Raises `UsageError` for a name that is unknown, with those near it, and `InputError` for a
     folder that is none of these.
     """
-    kind, _, name = spec.partition(":")
-    if kind == "random":
+    kind, colon, name = spec.partition(":")
+    if colon and kind == "random":
         return _named(name)
-    if kind == "mini":
+    if colon and kind == "mini":
         path = find_vae(spec).path
         assert path is not None
         return (stand_alone(spec, path),)

@@ -164,7 +164,8 @@ def _class() -> Any:
         def get_vocab(self) -> dict[str, int]:
             named = set(self.dialect.marks.values())
             words = {f"#{at}": at for at in range(self.dialect.vocabulary) if at not in named}
-            return words | self.added_tokens_encoder
+            words.update(self.added_tokens_encoder)
+            return words
 
         def _tokenize(self, text: str, **kwargs: Any) -> list[str]:
             del kwargs

@@ -71,11 +71,11 @@ def find_vae(spec: str) -> Source:
 
     Raises `UsageError` for an unknown name and `InputError` for a folder or file that is no VAE.
     """
-    kind, _, name = spec.partition(":")
-    if kind == "random":
+    kind, colon, name = spec.partition(":")
+    if colon and kind == "random":
         known = architecture(name)
         return _described(spec, known.class_name, None, known.arguments)
-    if kind == "mini":
+    if colon and kind == "mini":
         return _folder(spec, _mini(name))
     path = Path(spec).expanduser()
     if path.is_dir():

@@ -195,8 +195,8 @@ def _alone(spec: str, path: Path) -> UsageError:
 
 
 def _whole(spec: str) -> PipelineSource:
-    kind, _, name = spec.partition(":")
-    if kind == "random":
+    kind, colon, name = spec.partition(":")
+    if colon and kind == "random":
         found = find_parts(spec)
         if name not in PIPELINES:
             raise UsageError(f"`{spec}` is one network, where a whole pipeline is needed.")

@@ -20,8 +20,11 @@ from tightfit.api.pipelines import FittedPipeline, fitted_pipeline
 from tightfit.api.planning import make_plan
 from tightfit.api.saved_latents import vae_spec
 from tightfit.api.work import dtype_name
-from tightfit.errors import InputError, UsageError
+from tightfit.card.host_memory import read_host_memory
+from tightfit.errors import InputError, MemoryShortage, UsageError
+from tightfit.place.streaming.host_budget import host_room
 from tightfit.plan.streaming.residency import MODES
+from tightfit.units import format_bytes
 
 WEIGHTS = ("bf16", "fp8")
 
@@ -161,8 +164,24 @@ class Choice:
                 mode=memory.mode,
                 dtype=dtype_name(dtype) if dtype else "float32" if small else "auto",
             )
-        if plan is not None and not all(stage.fits for stage in plan.stages):
+        if plan is None:
+            return
+        if not all(stage.fits for stage in plan.stages):
             raise plan.shortage()
+        if all(part.random for part in self.networks):
+            self._refuse_random({each.demand.owner: each.demand.weights for each in plan.stages})
+
+    def _refuse_random(self, sizes: Mapping[str, int]) -> None:
+        """Random weights are in no file, in which some could stay."""
+        memory = read_host_memory()
+        size, room = sum(sizes.values()), host_room(memory)
+        if size > room:
+            raise MemoryShortage(
+                f"Not enough host memory for the random weights of {self.spec}.",
+                figures=f"They take {format_bytes(size)}; {format_bytes(room)} of "
+                f"{format_bytes(memory.total)} is free for them.",
+                advice="a smaller pipeline, or a machine with more memory",
+            )
 
     def about(self, fitted: FittedPipeline | None) -> dict[str, Any]:
         """The report's `model`."""

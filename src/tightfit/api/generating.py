@@ -30,6 +30,7 @@ from tightfit.api.pictures import picture_of
 from tightfit.api.pipelines import FittedPipeline, fitted_pipeline
 from tightfit.api.prompting import BadPrompt
 from tightfit.api.result import Result
+from tightfit.api.shared_vae import Codes
 from tightfit.api.targets import check_target, names
 from tightfit.api.timeline import Timeline
 from tightfit.api.work import Watching, dtype_name
@@ -38,6 +39,7 @@ from tightfit.errors import Cancelled, MemoryShortage, TightfitError, UsageError
 from tightfit.media.files import check_writable
 from tightfit.media.latents import LATENT_KINDS
 from tightfit.plan.size import LARGEST_BATCH
+from tightfit.plan.tilesize import parse_tile
 from tightfit.report.record import Report
 from tightfit.run.ladder import empty_frames, leaving_nothing
 
@@ -77,6 +79,9 @@ def generate(
     latents: str | Path | None = None,
     resume: bool = False,
     keep_every: float = 60.0,
+    tile: str = "auto",
+    overlap: str | None = None,
+    allow_cpu: bool = False,
     estimate: bool = True,
     watching: Watching | None = None,
 ) -> Result[tuple[Generated, ...]]:
@@ -106,6 +111,7 @@ def generate(
         latents: a file in which the latents stay; else they are kept until all is written.
         resume: go on from the state that an interrupted job with the same settings left.
         keep_every: seconds after which a job leaves its state beside `out` again.
+        tile, overlap, allow_cpu: how the VAE codes, as for `decode`.
         estimate: ask a plan, before anything is loaded, whether it can run at all.
 
     Raises `UsageError` and `InputError` before any weight is read, `MemoryShortage` where even
@@ -153,6 +159,7 @@ def generate(
     memory = chosen.memory(
         card=card, vram=vram, reserve=reserve, mode=mode, allocator=allocator, dtype=asked
     )
+    codes = Codes(parse_tile(tile, overlap), estimate, allow_cpu, watching.progress)
     computed, note = chosen.computes_in(asked, memory, weights)
     task = _Task(
         chosen=chosen,
@@ -166,6 +173,7 @@ def generate(
         weights=weights,
         scheduler=scheduler,
         pack=pack,
+        codes=codes,
         seeds=tuple(first + at for at in range(num)),
         out=target,
         latents=kept_latents,
@@ -199,6 +207,7 @@ class _Task:
     weights: str | None
     scheduler: str | None
     pack: str
+    codes: Codes
     seeds: tuple[int, ...]
     out: Path | None
     latents: Path | None
@@ -225,7 +234,7 @@ def _made(
     """Load, make, give back."""
     made: list[Generated] = []
     chosen = task.chosen
-    with _ready(task) as (pipe, fitted):
+    with _ready(task) as (pipe, fitted), _coding(fitted, task.codes):
         task.timeline.begins(None)
         told = {
             "scheduler": type(pipe.scheduler).__name__,
@@ -330,6 +339,16 @@ def _ready(task: _Task) -> Iterator[tuple[Any, FittedPipeline]]:
             stack.callback(lambda: unfit(pipe))
             there = fitted_pipeline(pipe)
         yield pipe, there
+
+
+@contextmanager
+def _coding(fitted: FittedPipeline, codes: Codes) -> Iterator[None]:
+    """While inside, the pipeline's VAEs code as this job wants it."""
+    before, fitted.codes = fitted.codes, codes
+    try:
+        yield
+    finally:
+        fitted.codes = before
 
 
 def _check_outputs(

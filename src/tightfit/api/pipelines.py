@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from tightfit.adapters.live_pipeline import components_of
-from tightfit.api.shared_vae import SharedVae
+from tightfit.api.shared_vae import Codes, SharedVae
 from tightfit.api.sharing import SharedCard
 from tightfit.api.taken import Taken
 from tightfit.card import Card, open_card
@@ -48,12 +48,14 @@ class FittedPipeline:
         shared: the card, which other pipelines may use as well.
         codings: what became of the last encodes and decodes, rung by rung.
         before_decode: called with the raw latent, on the host, just before each decode.
+        codes: how its VAEs are to code.
     """
 
     pipe: Any
     shared: SharedCard
     codings: list[Attempt] = field(default_factory=list)
     before_decode: Callable[[torch.Tensor], None] | None = None
+    codes: Codes = field(default_factory=Codes)
     _parts: dict[str, Taken] = field(default_factory=dict)
 
     def __repr__(self) -> str:

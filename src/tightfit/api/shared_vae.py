@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import torch
@@ -14,17 +14,37 @@ from tightfit.api.sharing import SharedCard
 from tightfit.api.taken import Taken
 from tightfit.errors import MemoryShortage
 from tightfit.place import placed
+from tightfit.plan.tilesize import TileWish
 from tightfit.run.job import Job, Request
 from tightfit.run.ladder import Attempt
 from tightfit.run.ladder.release import empty_frames
 from tightfit.run.outcome import Outcome
+from tightfit.run.rungs import Progress
 from tightfit.run.vae import Direction, Vae
+
+
+@dataclass(frozen=True)
+class Codes:
+    """How the VAEs of a pipeline are to code.
+
+    Attributes:
+        wish: what was asked about tiles.
+        estimate: ask the planner before each rung.
+        allow_cpu: where the card cannot do it, the host may.
+        progress: told after every strip and tile.
+    """
+
+    wish: TileWish = field(default_factory=TileWish)
+    estimate: bool = True
+    allow_cpu: bool = False
+    progress: Progress | None = None
 
 
 class Owner(Protocol):
     """A pipeline, as its VAE sees it."""
 
     before_decode: Callable[[torch.Tensor], None] | None
+    codes: Codes
 
     def coded(self, attempts: Sequence[Attempt]) -> None:
         """What became of an encode or a decode."""
@@ -66,13 +86,22 @@ class SharedVae:
             vae = adapt(taken.module, hashed=False)  # its dtype may have been changed meanwhile
             on_host = source.to("cpu", vae.dtype)
             self._tell(direction, on_host)
-            request = Request(shared.budget.budget, shared.budget.reserve, evict=self._evict)
+            codes = next((each.codes for each in self._owners()), Codes())
+            request = Request(
+                shared.budget.budget,
+                shared.budget.reserve,
+                codes.wish,
+                codes.estimate,
+                evict=self._evict,
+                allow_cpu=codes.allow_cpu,
+            )
             job = Job(
                 _of_moments(vae) if direction == "encode" else vae,
                 direction,
                 shared.card,
                 request,
                 cancel=cancel,
+                progress=codes.progress,
                 calibrations=shared.calibrations,
             )
             outcome = self._coded(job, on_host)
