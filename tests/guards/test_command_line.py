@@ -35,7 +35,7 @@ SURFACE = {
     | {"-o", "--out", "--vae", "--keep-alpha", "--background", "--frames", "--fps"}
     | {"--pad", "--sample"},
     "decode": MEMORY | {"-o", "--out", "--vae", "--allow-nan"},
-    "generate": (MEMORY - {"--tile", "--overlap", "--allow-cpu"})
+    "generate": MEMORY
     | {"-o", "--out", "--prompt", "--prompts", "--negative", "--width", "--height", "--frames"}
     | {"--fps", "--steps", "--guidance", "--seed", "--num", "--image", "--mask", "--strength"}
     | {"--scheduler", "--lora", "--transformer", "--vae", "--text-encoder", "--base"}
