@@ -123,6 +123,7 @@ class Card(ABC):
     def trim(self) -> None:
         """Give cached memory back to the driver."""
 
+    @abstractmethod
     def drop_scratch(self) -> None:
         """Give back what libraries keep as scratch, where it holds more than itself in the cache.
 

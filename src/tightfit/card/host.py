@@ -51,6 +51,9 @@ class HostCard(Card):
     def trim(self) -> None:
         """The C library decides."""
 
+    def drop_scratch(self) -> None:
+        """None is counted."""
+
     def sync(self) -> None:
         """The host never runs behind itself."""
 

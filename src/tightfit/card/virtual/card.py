@@ -118,6 +118,9 @@ class VirtualCard(Card):
             self._model.trim()
         self._tell()
 
+    def drop_scratch(self) -> None:
+        """There is none that outlives an operator."""
+
     def sync(self) -> None:
         """Count delayed frees, and raise an error that was kept back."""
         self.syncs += 1
