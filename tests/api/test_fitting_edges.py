@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -323,6 +325,39 @@ def test_parts_of_what_is_fitted_are_refused_by_path() -> None:
         tightfit.fit(module.blocks[1], card=card)
     tightfit.unfit(module)
     assert card.read().allocated == 0
+
+
+class Crowded(Row):
+    """Is called in several threads; how many calls were under way at once at most is counted."""
+
+    under_way: list[int] = []  # noqa: RUF012
+    most = 0
+    came = threading.Barrier(2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        Crowded.under_way.append(1)
+        Crowded.most = max(Crowded.most, len(Crowded.under_way))
+        with suppress(threading.BrokenBarrierError):
+            Crowded.came.wait(0.1)  # for a call that should not come
+        Crowded.came.reset()
+        Crowded.under_way.pop()
+        return super().forward(x)
+
+
+def test_calls_of_two_modules_on_one_card_come_one_after_the_other() -> None:
+    """Peaks, caps and what was taken belong to the card: each would measure the other's."""
+    card, x = opened("2MiB"), inputs()
+    plain, both = row(), [row(Crowded), row(Crowded)]
+    expected = wanted(plain, lambda large: plain(x.to(large.device)))
+    for module in both:
+        tightfit.fit(module, card=card, example=(x,))
+    Crowded.most = 0
+    with ThreadPoolExecutor(2) as threads:
+        made = list(threads.map(lambda module: module(x).cpu(), both))
+    assert Crowded.most == 1
+    assert all(torch.equal(each, expected) for each in made)
+    for module in both:
+        tightfit.unfit(module)
 
 
 def test_an_example_of_a_method_that_is_not_there_is_refused() -> None:

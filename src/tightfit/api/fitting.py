@@ -116,10 +116,11 @@ def _take(
         traces=traces,
         compares=compares,
     )
-    kept = Fitted(module, card, terms)
+    kept = Fitted(module, card, terms, turn=card.alone)
     _claim(module, kept)
     try:
-        kept.open(example, at_rest=at_rest)
+        with card.alone():
+            kept.open(example, at_rest=at_rest)
     except BaseException:
         _known.pop(module, None)
         raise
