@@ -12,7 +12,7 @@ from contextlib import contextmanager, nullcontext
 from torch import nn
 
 from tightfit.adapters.live_pipeline import answer_for
-from tightfit.api.fitting import fit_at_rest, refuse_fitted, unfit
+from tightfit.api.fitting import fit_at_rest, refuse_fitted, refuse_unsupported, unfit
 from tightfit.api.taken import Alone, Taken
 from tightfit.card import Card
 from tightfit.errors import UsageError
@@ -120,10 +120,14 @@ class SharedCard:
     def take_vae(
         self, module: nn.Module, name: str, user: object, begin: Callable[[Taken], None]
     ) -> Taken:
-        """As `take`, for a VAE: `begin` lets its methods code by `at_work`, until it is undone."""
+        """As `take`, for a VAE: `begin` lets its methods code by `at_work`, until it is undone.
+
+        Also for weights in a dtype that the card does not compute in.
+        """
 
         def fit(taken: Taken) -> None:
             refuse_fitted(module)
+            refuse_unsupported(module, self.card)
             begin(taken)
 
         return self._taken(module, name, user, fit)

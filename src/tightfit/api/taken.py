@@ -63,5 +63,7 @@ class Taken:
         where = f"{format_bytes(self.taken)} on the card now"
         if self.network is None:
             where = "on the card while it codes"
+        elif self.network.rests:
+            where = "at rest"
         shared = f", for {len(self.users)}" if len(self.users) > 1 else ""
         return f"{name}: {size}, {where}, {self.calls} calls in {self.seconds:.1f} s{shared}"

@@ -144,6 +144,11 @@ class Fitted:
         return 0 if self._keeping is None else self._keeping.taken
 
     @property
+    def rests(self) -> bool:
+        """Whether its weights left the card, or never came, and its next call brings them."""
+        return self._keeping is not None and self._keeping.rests
+
+    @property
     def _kept(self) -> Keeping:
         if self._keeping is None:
             raise UsageError(f"`{type(self.module).__name__}` is not fitted.")
