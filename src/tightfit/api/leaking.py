@@ -13,9 +13,9 @@ from tightfit.watch.leaks.find import Found, what_stayed
 from tightfit.watch.leaks.heap import Limits
 from tightfit.watch.leaks.leak import ADVICE, Leak
 from tightfit.watch.leaks.moment import Moment, Scope, look
-from tightfit.watch.leaks.three_lines import three_lines
+from tightfit.watch.leaks.figures import three_lines
 
-_FRAMES = 24
+_FRAMES = 16
 _MOST = 10
 """Leaks that the error tells; all of them are in `LeakCheck.leaks`."""
 
@@ -67,7 +67,9 @@ class LeakCheck:
         """The second moment. Raises `JobFailed` for what stayed, unless it only reports."""
         try:
             if self._before is not None:
-                self.found = what_stayed(self._before, limits=self._limits)
+                self.found = what_stayed(
+                    self._before, limits=self._limits, traced=self._stop_tracing
+                )
                 allowed = tuple(self._allowed)
                 self.leaks = tuple(leak for leak in self.found.leaks if not leak.matches(allowed))
         finally:
@@ -78,9 +80,7 @@ class LeakCheck:
     def drop(self) -> None:
         """End without a look."""
         self._before = None
-        if self._started:
-            tracemalloc.stop()
-            self._started = False
+        self._stop_tracing()
 
     def lines(self) -> list[str]:
         """For people, after the end: what stayed, library workspaces, and each card's figures."""
@@ -107,6 +107,11 @@ class LeakCheck:
             self.end()
         else:
             self.drop()  # an error on its way holds all its frames, and is what has to be seen
+
+    def _stop_tracing(self) -> None:
+        if self._started:
+            tracemalloc.stop()
+            self._started = False
 
 
 def leakcheck(

@@ -3,11 +3,11 @@
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from tightfit.watch.leaks.figures import three_lines
     from tightfit.watch.leaks.find import Found, what_stayed
     from tightfit.watch.leaks.leak import Hold, Leak
     from tightfit.watch.leaks.moment import Moment, Scope, look
     from tightfit.watch.leaks.rounds import Round, Rounds
-    from tightfit.watch.leaks.three_lines import three_lines
 
 _HOMES = {
     "Found": "find",
@@ -18,7 +18,7 @@ _HOMES = {
     "Rounds": "rounds",
     "Scope": "moment",
     "look": "moment",
-    "three_lines": "three_lines",
+    "three_lines": "figures",
     "what_stayed": "find",
 }
 __all__ = [

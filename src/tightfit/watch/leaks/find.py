@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import time
 import tracemalloc
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -66,7 +66,9 @@ class Found:
         return [*lines, *self.notes]
 
 
-def what_stayed(before: Moment, *, limits: Limits | None = None) -> Found:
+def what_stayed(
+    before: Moment, *, limits: Limits | None = None, traced: Callable[[], None] | None = None
+) -> Found:
     """Look again, and say what was not there at `before`, with the chain to who holds it.
 
     Where nothing alive leads to a tensor, cycles are collected afterwards, so as to tell those from
@@ -75,9 +77,13 @@ def what_stayed(before: Moment, *, limits: Limits | None = None) -> Found:
     Args:
         before: the first moment.
         limits: how far to search; where a limit is met, a note says so.
+        traced: called once allocation sites were read, when tracing can stop: it makes the search
+            ten times slower.
     """
     with _no_collection():
         search = _Search(before, limits or Limits())
+        if traced is not None:
+            traced()
         workspaces, readings = search.books()
         leaks = search.run()
         pending, notes = search.pending, search.notes
@@ -124,6 +130,8 @@ class _Search:
             (each for key, each in self._stored.items() if key not in self.before.storages),
             key=lambda each: -each.size,
         )
+        # Before the walk, since its own objects would be traced as well.
+        self._sites = {each.key: site_of(each) for each in self._stayed[: self.limits.chains]}
 
     def let_go(self) -> None:
         """Hold nothing any more: it is itself among all the objects that it has listed."""
@@ -153,7 +161,8 @@ class _Search:
                 known = known or set(map(id, self._everything)) - {id(self._everything)}
                 self.pending.append((self._unreached(stored, known), stored.weak))
             elif not self._was_there(path):
-                leaks.append(_leak(stored, path))
+                kind, chain = kind_of(path, stored.size), chain_of(path)
+                leaks.append(self._leak(stored, kind, chain, path[-1]))
         if self._cut:
             self.notes.append(f"The search was cut short: {self._cut}.")
         return leaks
@@ -209,7 +218,19 @@ class _Search:
         target = _shown(stored)
         chain, top = chain_above(target, known=known, deadline=self._deadline)
         head = chain if top is not target else ("what Python's collector does not see",)
-        return _filled(stored, Hold.UNSEEN, head, target)
+        return self._leak(stored, Hold.UNSEEN, head, target)
+
+    def _leak(self, stored: Stored, kind: Hold, chain: tuple[str, ...], target: Any) -> Leak:
+        is_tensor = issubclass(type(target), torch.Tensor)
+        return Leak(
+            bytes=stored.size,
+            shape=tuple(target.shape) if is_tensor else None,
+            dtype=str(target.dtype).removeprefix("torch.") if is_tensor else None,
+            device=str(stored.device),
+            kind=kind,
+            chain=(*chain, summary(target, stored.size)),
+            site=self._sites.get(stored.key),
+        )
 
     def _was_there(self, path: list[Any]) -> bool:
         """Whether it is a weight of a module that was there: it moved, and was not left behind."""
@@ -248,27 +269,18 @@ def _best(stored: Stored, paths: dict[int, list[Any]]) -> list[Any] | None:
     return max(reached, key=lambda path: (_values(path[-1]), -len(path)), default=None)
 
 
-def _leak(stored: Stored, path: list[Any]) -> Leak:
-    return _filled(stored, kind_of(path, stored.size), chain_of(path), path[-1])
+def site_of(stored: Stored) -> str | None:
+    """Where it was made, if memory is being traced: the newest line outside libraries.
 
-
-def _filled(stored: Stored, kind: Hold, chain: tuple[str, ...], target: Any) -> Leak:
-    is_tensor = issubclass(type(target), torch.Tensor)
-    return Leak(
-        bytes=stored.size,
-        shape=tuple(target.shape) if is_tensor else None,
-        dtype=str(target.dtype).removeprefix("torch.") if is_tensor else None,
-        device=str(stored.device),
-        kind=kind,
-        chain=(*chain, summary(target, stored.size)),
-        site=site_of(target),
-    )
-
-
-def site_of(value: Any) -> str | None:
-    """Where it was made, if memory is being traced: the innermost line outside libraries."""
-    trace = tracemalloc.get_object_traceback(value)
-    return None if trace is None else innermost(trace)
+    Python 3.11 has no trace of objects with attributes of their own, so of tensors; a virtual
+    card's charge was made along with one.
+    """
+    for each in stored.objects:
+        for made in (each, getattr(each, "charge", None)):
+            trace = None if made is None else tracemalloc.get_object_traceback(made)
+            if trace is not None:
+                return innermost(trace)
+    return None
 
 
 def innermost(trace: tracemalloc.Traceback) -> str | None:

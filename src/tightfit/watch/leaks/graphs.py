@@ -49,7 +49,7 @@ def saved(value: torch.Tensor) -> Iterator[torch.Tensor]:
         waiting += [each for each, _ in node.next_functions]
 
 
-def _kinds(kind: type, found: set[type]) -> set[type]:
+def _kinds(kind: Any, found: set[Any]) -> set[Any]:
     """A class, and all that derive from it."""
     if kind not in found:
         found.add(kind)

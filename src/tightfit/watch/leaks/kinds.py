@@ -6,7 +6,15 @@ import logging
 import re
 import threading
 from itertools import pairwise
-from types import AsyncGeneratorType, CellType, CoroutineType, FrameType, GeneratorType, ModuleType
+from types import (
+    AsyncGeneratorType,
+    CellType,
+    CoroutineType,
+    FrameType,
+    GeneratorType,
+    ModuleType,
+    TracebackType,
+)
 from typing import Any
 
 import torch
@@ -35,7 +43,7 @@ def kind_of(path: list[Any], storage_bytes: int) -> Hold:
         return Hold.LOGGER
     if any(is_future(each) for each in way):
         return Hold.FUTURE
-    if any(isinstance_of(each, (BaseException,)) for each in way):
+    if any(isinstance_of(each, (BaseException, TracebackType)) for each in way):
         return Hold.EXCEPTION
     if any(_is_of_finished_thread(each) for each in way):
         return Hold.THREAD
