@@ -50,6 +50,9 @@ class StubCard(Card):
     def reset_peaks(self) -> None:
         raise NotImplementedError
 
+    def drop_scratch(self) -> None:
+        raise NotImplementedError
+
     def trim(self) -> None:
         self.trims += 1
 
