@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import gc
-import time
-from dataclasses import dataclass, field
+from collections import deque
+from collections.abc import Iterable
 from types import FrameType
 from typing import Any
 
@@ -12,41 +12,67 @@ from tightfit.watch.leaks.frames import is_ours
 from tightfit.watch.leaks.links import chain_of
 
 _MOST = 2000
+"""Objects above one that are looked at."""
 
 
-@dataclass(eq=False)
-class _Above:
-    """Who refers to whom, upwards from one object.
+class Unreached:
+    """The objects that nothing alive leads to, and who of them refers to whom.
 
-    Attributes:
-        order: what was met, nearest first.
-        holders: who refers to an object, by its id.
-        towards: what an object refers to on the shortest way down, by its id.
+    Args:
+        everything: all objects that the collector knows.
+        reached: ids of those that something alive leads to.
     """
 
-    order: list[Any]
-    holders: dict[int, list[Any]] = field(default_factory=dict)
-    towards: dict[int, Any] = field(default_factory=dict)
+    def __init__(self, everything: Iterable[Any], reached: set[int]) -> None:
+        left = {id(each): each for each in everything if id(each) not in reached and _counts(each)}
+        self._holders: dict[int, list[Any]] = {}
+        for holder in left.values():
+            for held in gc.get_referents(holder):
+                if id(held) in left:
+                    self._holders.setdefault(id(held), []).append(holder)
 
-    def path_from(self, top: Any) -> list[Any]:
-        """The shortest way down to the object."""
-        path = [top]
-        while id(path[-1]) in self.towards:
-            path.append(self.towards[id(path[-1])])
-        return path
+    def let_go(self) -> None:
+        """Hold nothing any more."""
+        self._holders.clear()
 
-    def loop_at(self, start: Any) -> list[Any] | None:
+    def chain_to(self, target: Any) -> tuple[str, ...]:
+        """From the nearest cycle above `target` down to it, or from the farthest holder."""
+        towards = self._above(target)
+        order = [target, *(holder for holder, _ in towards.values())]
+        for each in order:
+            loop = self._loop_at(each)
+            if loop is not None:
+                head = f"cycle {type(each).__name__} ({' → '.join(chain_of(loop))} is itself)"
+                return (head, *chain_of(_path(each, towards)))
+        if len(order) == 1:
+            return ("what Python's collector does not see",)
+        top = order[-1]
+        return (f"{type(top).__name__} that nobody is seen to hold", *chain_of(_path(top, towards)))
+
+    def _above(self, target: Any) -> dict[int, tuple[Any, Any]]:
+        """By id, nearest first: each holder, and what it refers to on the way down."""
+        towards: dict[int, tuple[Any, Any]] = {}
+        waiting = deque([target])
+        while waiting and len(towards) < _MOST:
+            held = waiting.popleft()
+            for holder in self._holders.get(id(held), ()):
+                if id(holder) not in towards and holder is not target:
+                    towards[id(holder)] = (holder, held)
+                    waiting.append(holder)
+        return towards
+
+    def _loop_at(self, start: Any) -> list[Any] | None:
         """The shortest way from `start` back to itself; None where there is none."""
         after: dict[int, Any] = {}
-        waiting = [start]
-        while waiting:
-            below = waiting.pop(0)
-            for holder in self.holders.get(id(below), ()):
+        waiting = deque([start])
+        while waiting and len(after) < _MOST:
+            held = waiting.popleft()
+            for holder in self._holders.get(id(held), ()):
                 if id(holder) in after:
                     continue
-                after[id(holder)] = below
+                after[id(holder)] = held
                 if holder is start:
-                    loop = [start, below]
+                    loop = [start, held]
                     while loop[-1] is not start:
                         loop.append(after[id(loop[-1])])
                     return loop
@@ -54,45 +80,12 @@ class _Above:
         return None
 
 
-def chain_above(target: Any, *, known: set[int], deadline: float) -> tuple[tuple[str, ...], Any]:
-    """A chain down to `target`, from a cycle where there is one; and the object it begins with.
-
-    Args:
-        known: ids of the objects that count; what the search itself made is not among them.
-        deadline: by the monotonic clock.
-    """
-    above = _look_up(target, known, deadline)
-    for each in above.order:
-        loop = above.loop_at(each)
-        if loop is not None:
-            head = f"cycle {type(each).__name__} ({' → '.join(chain_of(loop))} is itself)"
-            return (head, *chain_of(above.path_from(each))), each
-    top = above.order[-1]
-    return (f"{type(top).__name__}", *chain_of(above.path_from(top))), top
+def _path(top: Any, towards: dict[int, tuple[Any, Any]]) -> list[Any]:
+    path = [top]
+    while id(path[-1]) in towards:
+        path.append(towards[id(path[-1])][1])
+    return path
 
 
-def _look_up(target: Any, known: set[int], deadline: float) -> _Above:
-    above = _Above([target])
-    level, seen = [target], {id(target)}
-    while level and len(above.order) < _MOST and time.monotonic() < deadline:
-        keys = {id(each): each for each in level}
-        following = []
-        for holder in gc.get_referrers(*level):
-            if not _counts(holder, known):
-                continue
-            for held in gc.get_referents(holder):
-                if id(held) in keys:
-                    above.holders.setdefault(id(held), []).append(holder)
-                    if id(holder) not in seen:
-                        seen.add(id(holder))
-                        above.towards[id(holder)] = held
-                        above.order.append(holder)
-                        following.append(holder)
-        level = following
-    return above
-
-
-def _counts(holder: Any, known: set[int]) -> bool:
-    if id(holder) not in known:
-        return False
-    return not (isinstance(holder, FrameType) and is_ours(holder.f_code))
+def _counts(each: Any) -> bool:
+    return not (type(each) is FrameType and is_ours(each.f_code))

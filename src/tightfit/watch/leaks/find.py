@@ -16,7 +16,7 @@ from torch import nn
 
 from tightfit.card import Reading
 from tightfit.units import format_bytes
-from tightfit.watch.leaks.cycles import chain_above
+from tightfit.watch.leaks.cycles import Unreached
 from tightfit.watch.leaks.graphs import saved
 from tightfit.watch.leaks.heap import Limits, Walk
 from tightfit.watch.leaks.kinds import kind_of
@@ -153,16 +153,16 @@ class _Search:
             return []
         told = self._told()
         paths = self._paths(told)
-        known: set[int] | None = None
         leaks = []
+        left = []
         for stored in told:
             path = paths.get(stored.key)
             if path is None:
-                known = known or set(map(id, self._everything)) - {id(self._everything)}
-                self.pending.append((self._unreached(stored, known), stored.weak))
+                left.append(stored)
             elif not self._was_there(path):
                 kind, chain = kind_of(path, stored.size), chain_of(path)
                 leaks.append(self._leak(stored, kind, chain, path[-1]))
+        self.pending = self._unreached(left)
         if self._cut:
             self.notes.append(f"The search was cut short: {self._cut}.")
         return leaks
@@ -191,7 +191,7 @@ class _Search:
             if left and not walk.cut:
                 reached = walk.down(roots(), _objects_of(left))
                 paths |= {each.key: path for each in left if (path := _best(each, reached))}
-        self._cut = walk.cut
+        self._cut, self._reached = walk.cut, walk.seen
         left = [each for each in told if each.key not in paths]
         if left and not walk.cut:
             paths |= self._through_histories(walk, {each.key: _shown(each) for each in left})
@@ -214,11 +214,19 @@ class _Search:
             key: [*heads[id(last)], sought[key]] for key, last in links.items() if id(last) in heads
         }
 
-    def _unreached(self, stored: Stored, known: set[int]) -> Leak:
-        target = _shown(stored)
-        chain, top = chain_above(target, known=known, deadline=self._deadline)
-        head = chain if top is not target else ("what Python's collector does not see",)
-        return self._leak(stored, Hold.UNSEEN, head, target)
+    def _unreached(self, left: list[Stored]) -> list[tuple[Leak, Any]]:
+        """What nothing alive leads to; nothing is said of holders where not all were walked to."""
+        if not left:
+            return []
+        others = None if self._cut else Unreached(self._everything, self._reached)
+        told = []
+        for stored in left:
+            target = _shown(stored)
+            chain = others.chain_to(target) if others else ("holders that were not walked to",)
+            told.append((self._leak(stored, Hold.UNSEEN, chain, target), stored.weak))
+        if others is not None:
+            others.let_go()
+        return told
 
     def _leak(self, stored: Stored, kind: Hold, chain: tuple[str, ...], target: Any) -> Leak:
         is_tensor = issubclass(type(target), torch.Tensor)

@@ -81,7 +81,11 @@ class Rounds:
             tracemalloc.stop()
 
     def look(self) -> tuple[Leak, ...]:
-        """Look after a round; what is known to leak by now, the largest first."""
+        """Look after a round; what is known to leak by now, the largest first.
+
+        Cycles are collected before, since they come and go with the collector.
+        """
+        gc.collect()
         self.rounds.append(self._round())
         if self._sites:
             self._by_site = [*self._by_site[-_GROWTHS:], self._traced_by_site()]
@@ -133,7 +137,6 @@ class Rounds:
         ]
 
     def _traced_by_site(self) -> dict[tracemalloc.Traceback, int]:
-        gc.collect()  # a cycle that waits is no growth
         shot = tracemalloc.take_snapshot().filter_traces((_HERE, _OWN))
         return {each.traceback: each.size for each in shot.statistics("traceback")}
 
