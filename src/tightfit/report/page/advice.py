@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from tightfit.report.page.fields import at, size, span, text, whole
+from tightfit.report.page.fields import at, mapping, size, span, text, whole
 from tightfit.report.page.story import Story
 
 _FAR_FROM_LIMIT = 1.10
@@ -99,22 +99,26 @@ def _held_by_the_failed_try(story: Story) -> Advice | None:
 
 def _failed_first(story: Story) -> Advice | None:
     failed = story.failed
-    good = [band for band in story.tries if band.outcome == "ok" and failed and band.start >= failed[-1].stop]
+    good = [
+        band
+        for band in story.tries
+        if band.outcome == "ok" and failed and band.start >= failed[-1].stop
+    ]
     if not failed or not good:
         return None
     lost = sum(band.stop - band.start for band in failed)
     most = max(failed, key=lambda band: (band.held_at_refusal or 0) + (band.refused or 0))
     wanted = ""
     if most.refused is not None and most.held_at_refusal is not None:
-        wanted = (
-            f" It held {size(most.held_at_refusal)} and asked for {size(most.refused)} more; "
-        )
-        wanted += "--vram above that sum might have let it go on." if story.budget else ""
-    many = "The try" if len(failed) == 1 else f"{len(failed)} tries"
+        needed = most.held_at_refusal + most.refused
+        wanted = f" It would have needed {size(needed)} at least."
+    skipped = ""
+    if text(mapping(story.report, "estimate"), "source") == "not asked":
+        skipped = " Without --no-estimate a try that is known not to fit is left out."
+    many = "The try" if len(failed) == 1 else f"The {len(failed)} tries"
     return Advice(
         f"{many} that ran out of memory took {span(lost)}; {good[-1].name} then did it at "
-        f"{size(good[-1].peak)}.{wanted.rstrip('; ')} Without --no-estimate a try that is known "
-        "not to fit is skipped.",
+        f"{size(good[-1].peak)}.{wanted}{skipped}",
         "memory",
     )
 
@@ -149,7 +153,7 @@ def _slack(story: Story) -> Advice | None:
     slack = story.peak_reserved - story.peak
     if slack < _MUCH_SLACK * story.peak or slack < 2**20:
         return None
-    used = text(story.report.get("card") or {}, "allocator")
+    used = text(mapping(story.report, "card"), "allocator")
     other = "expandable" if used != "expandable" else "async"
     return Advice(
         f"The allocator took {size(slack)} more than tensors needed (peak reserved "

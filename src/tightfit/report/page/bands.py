@@ -6,6 +6,7 @@ import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 from tightfit.errors import UsageError
 from tightfit.report.page.curves import Curve
@@ -57,9 +58,7 @@ def stages(events: Sequence[Event], stop: float) -> list[Band]:
     """The stages of the job, each until the next."""
     marks = [(at(event), text(event, "stage")) for event in events if event["event"] == "stage"]
     ends = [time for time, _ in marks[1:]] + [max(stop, marks[-1][0])] if marks else []
-    bands = [
-        Band(name or "?", start, end) for (start, name), end in zip(marks, ends, strict=True)
-    ]
+    bands = [Band(name or "?", start, end) for (start, name), end in zip(marks, ends, strict=True)]
     return _fewer(bands)
 
 
@@ -105,7 +104,7 @@ def calls(tiles: Sequence[float], band: Band) -> list[tuple[float, float]]:
     """
     first, end = bisect_right(tiles, band.start), bisect_left(tiles, band.stop)
     edges = [band.start, *tiles[first:end], band.stop]
-    return list(zip(edges, edges[1:], strict=False))
+    return list(pairwise(edges))
 
 
 def _name(event: Event) -> str:

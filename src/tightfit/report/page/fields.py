@@ -58,6 +58,12 @@ def rows(values: Event, name: str) -> list[Event]:
     return [each for each in value if isinstance(each, Mapping)]
 
 
+def words(values: Event, name: str) -> list[str]:
+    """The sentences in a list."""
+    value = values.get(name)
+    return [str(each) for each in value] if isinstance(value, list | tuple) else []
+
+
 def at(event: Event) -> float:
     """Seconds since the start; 0 where the event does not say."""
     return real(event, "t") or 0.0

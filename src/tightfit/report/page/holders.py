@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tightfit.report.page.fields import Event, at, text, whole
+from tightfit.report.page.names import Key, label, networks_of
 
 _MOST = 4000
-_LEFT = ("evicted", "rests")
 
 
 @dataclass(frozen=True)
@@ -32,21 +32,37 @@ class Holders:
 
 
 def holders(events: Sequence[Event]) -> Holders:
-    """From what was placed and what left; streamed blocks hold nothing of their own."""
-    names: dict[str, int] = {}
-    of_network: dict[str, list[str]] = {}
+    """From what was placed and what left, and the rings; streamed blocks hold nothing of their
+    own."""
+    several = networks_of(events)
+    names: dict[Key, int] = {}
     changes: list[tuple[float, int, int]] = []
+    held: dict[Key, int] = {}
+    resting: dict[Key, int] = {}
+
+    def note(event: Event, key: Key, amount: int) -> None:
+        held[key] = amount
+        changes.append((at(event), names.setdefault(key, len(names)), amount))
+
     for event in sorted(events, key=at):
-        kind = event["event"]
-        block, network = text(event, "block"), text(event, "network")
-        if kind == "placed" and block:
-            held = 0 if text(event, "state") == "streamed" else whole(event, "bytes") or 0
-            of_network.setdefault(network, []).append(block)
-            changes.append((at(event), names.setdefault(block, len(names)), held))
-        elif kind in _LEFT:
-            meant = [block] if block else of_network.get(network, [])
-            changes += [(at(event), names[each], 0) for each in meant if each in names]
-    return Holders(tuple(names), tuple(_fewer(changes)))
+        kind, network = event["event"], text(event, "network")
+        key = (network, text(event, "block"))
+        if kind == "placed" and key[1]:
+            streams = text(event, "state") == "streamed"
+            resting.pop(key, None)
+            note(event, key, 0 if streams else whole(event, "bytes") or 0)
+        elif kind == "ring":
+            note(event, (network, "ring"), whole(event, "bytes") or 0)
+        elif kind == "evicted" and key in held:
+            note(event, key, 0)
+        elif kind == "rests":
+            for each in [each for each in held if each[0] == network and held[each]]:
+                resting[each] = held[each]
+                note(event, each, 0)
+        elif kind in ("moved", "streamed_step"):
+            for each in [each for each in resting if each[0] == network]:
+                note(event, each, resting.pop(each))
+    return Holders(tuple(label(key, networks=several) for key in names), tuple(_fewer(changes)))
 
 
 def _fewer(changes: list[tuple[float, int, int]]) -> list[tuple[float, int, int]]:

@@ -116,7 +116,9 @@ def lanes(events: Sequence[Event]) -> Lanes | None:
     ]
     shown = next(step for step in drawn if step.number == worst.number)
     thin = -(-len(steps) // _MOST_LISTED)
-    listed = [step for step in steps if (step.number - 1) % thin == 0 or step.number == worst.number]
+    listed = [
+        step for step in steps if (step.number - 1) % thin == 0 or step.number == worst.number
+    ]
     return Lanes(tuple(drawn), shown, tuple(listed), len(steps))
 
 

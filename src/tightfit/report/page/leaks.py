@@ -16,12 +16,14 @@ class Leak:
     bytes: of the storage; None where not known.
     what: its shape and dtype.
     kind: what sort of holder it is; ``workspace`` for what libraries keep, which is no leak.
+    site: the code that allocated it; empty where not known.
     chain: holders, the outermost first.
     """
 
     bytes: int | None
     what: str
     kind: str
+    site: str
     chain: tuple[str, ...]
 
 
@@ -37,7 +39,8 @@ def _leak(event: Event) -> Leak:
     return Leak(
         whole(event, "bytes"),
         " ".join(word for word in (sides, text(event, "dtype").removeprefix("torch.")) if word),
-        text(event, "kind"),
+        text(event, "hold", "kind"),
+        text(event, "site"),
         _chain(event.get("chain")),
     )
 

@@ -118,7 +118,9 @@ def _lines(values: Event) -> dict[str, tuple[int | None, str]]:
     if isinstance(ledger, Mapping):
         entries = ledger.items()
     elif isinstance(ledger, list):
-        entries = {text(each, "line", "name"): each for each in ledger if isinstance(each, Mapping)}.items()
+        entries = {
+            text(each, "line", "name"): each for each in ledger if isinstance(each, Mapping)
+        }.items()
     else:
         known = {*OURS, *CARD, *HOST}
         entries = {key: value for key, value in values.items() if key in known}.items()
@@ -127,7 +129,7 @@ def _lines(values: Event) -> dict[str, tuple[int | None, str]]:
         if isinstance(figure, Mapping):
             found[str(key)] = (whole(figure, "bytes"), text(figure, "source"))
         else:
-            found[str(key)] = (whole({"bytes": figure}, "bytes"), "")
+            found[str(key)] = (whole({"bytes": figure}, "bytes"), "predicted")
     return found
 
 

@@ -8,7 +8,7 @@ from tightfit.report.page.bands import refused_bytes
 from tightfit.report.page.fields import Event, at, real, size, span, text, whole
 
 _MOST = 3000
-_MINOR = ("tile", "step", "placed", "moved", "streamed_step", "wait")
+_MINOR = ("tile", "step", "placed", "streamed_step", "wait")
 _LONG = 300
 
 
@@ -63,6 +63,11 @@ def _left(event: Event) -> str:
     return f"{who} {word} ({size(whole(event, 'bytes'))})"
 
 
+def _moved(event: Event) -> str:
+    amounts = f"{size(whole(event, 'before_bytes'))} to {size(whole(event, 'bytes'))} resident"
+    return f"{text(event, 'network') or 'weights'} placed anew, {amounts}: {text(event, 'why')}"
+
+
 def _tile(event: Event) -> str:
     return f"{text(event, 'rung')}: {text(event, 'done')} of {text(event, 'total')}"
 
@@ -88,11 +93,13 @@ _WORDS: dict[str, Callable[[Event], str]] = {
     "baseline": lambda event: f"baseline: {size(whole(event, 'bytes'))}",
     "end": lambda event: f"the end: {size(whole(event, 'held_bytes'))} held",
     "step": lambda event: f"step {text(event, 'done')} of {text(event, 'total')} done",
-    "plan": lambda event: "planned",
+    "plan": lambda event: f"planned for {size(whole(event, 'budget_bytes', 'budget'))}",
     "placed": _placed,
     "evicted": _left,
     "rests": _left,
-    "moved": _left,
+    "moved": _moved,
+    "ring": lambda event: f"a ring of {text(event, 'slots')} slots ({size(whole(event, 'bytes'))})",
+    "unseen": lambda event: text(event, "text"),
     "streamed_step": _streamed,
     "wait": _wait,
     "leak": lambda event: f"stayed: {size(whole(event, 'bytes'))} {text(event, 'dtype')}",

@@ -36,19 +36,23 @@ def page(trace: Trace) -> str:
     """
     story = tell(trace)
     script = _part("page.js")
-    return _environment().get_template("page.html.jinja").render(
-        story=story,
-        advice=advice(story),
-        title=_title(story),
-        outcome=_outcome(story),
-        chart=_chart(story),
-        missing=_missing(story),
-        data=_data(story),
-        style=Markup(_part("page.css")),
-        script=Markup(script),
-        script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
-        most_leaks=MOST_LEAKS,
-        most_rows=MOST_ROWS,
+    return (
+        _environment()
+        .get_template("page.html.jinja")
+        .render(
+            story=story,
+            advice=advice(story),
+            title=_title(story),
+            outcome=_outcome(story),
+            chart=_chart(story),
+            missing=_missing(story),
+            data=_data(story),
+            style=Markup(_part("page.css")),
+            script=Markup(script),
+            script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
+            most_leaks=MOST_LEAKS,
+            most_rows=MOST_ROWS,
+        )
     )
 
 
@@ -148,14 +152,16 @@ def _chart(story: Story) -> dict[str, Any]:
 
 
 def _floors(story: Story) -> list[tuple[float, float, int]]:
-    """What stayed: the least of each call of the model, or of each try where calls are many."""
+    """What stayed: the least of each call of the model, or of each try where calls are many; of
+    each stage where the trace tells of no tries."""
     memory = story.allocated
     if memory is None:
         return []
     tiles = sorted(at(event) for event in story.trace.events if event["event"] == "tile")
-    stretches = [each for band in story.tries for each in calls(tiles, band)]
+    told = story.tries or story.stages
+    stretches = [each for band in told for each in calls(tiles, band)]
     if len(stretches) > _MOST_FLOORS:
-        stretches = [(band.start, band.stop) for band in story.tries]
+        stretches = [(band.start, band.stop) for band in told]
     seen = [(start, stop, memory.between(start, stop)) for start, stop in stretches]
     return [(start, stop, both[0]) for start, stop, both in seen if both is not None]
 
@@ -175,5 +181,6 @@ def _data(story: Story) -> dict[str, Any]:
         "stages": [[band.start, band.stop, band.name] for band in story.stages],
         "tries": [[band.start, band.stop, band.name, band.outcome] for band in story.tries],
         "marks": marks(story.trace.events),
+        "looks": [[each.time, each.held, each.total] for each in story.looks],
         "holders": {"names": story.holders.names, "changes": story.holders.changes},
     }

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from tightfit.report.page.fields import Event, at, rows, text, whole
+from tightfit.report.page.names import Key, label
 
 STATES = ("resident", "streamed", "packed", "evicted")
 """``packed`` weights stay on the card, losslessly compressed; ``evicted`` ones lie on the host."""
 _MOST_COLUMNS = 120
 _MOST_ROWS = 90
-_AWAY = ("evicted", "rests")
 
 
 @dataclass(frozen=True)
@@ -67,14 +67,20 @@ def residency(events: Sequence[Event]) -> Residency | None:
         books.enter(event)
     if not books.states:
         return None
-    books.end_column()
+    books.close()
     every = -(-len(books.columns) // _MOST_COLUMNS)
     kept = [*range(every - 1, len(books.columns), every)]
     if kept[-1:] != [len(books.columns) - 1]:
         kept.append(len(books.columns) - 1)
+    networks = len({network for network, _ in books.states})
     found = [
-        Row(name, books.bytes.get(name), 1, _runs([history[column] for column in kept]))
-        for name, history in books.histories().items()
+        Row(
+            label(key, networks=networks),
+            books.bytes.get(key),
+            1,
+            _runs([history[column] for column in kept]),
+        )
+        for key, history in books.histories().items()
     ]
     if len(found) > _MOST_ROWS:
         found = _together(found)
@@ -85,74 +91,82 @@ class _Books:
     """The state of every block as events come in, and what it was at the end of each column."""
 
     def __init__(self) -> None:
-        self.states: dict[str, str] = {}
-        self.bytes: dict[str, int] = {}
+        self.states: dict[Key, str] = {}
+        self.bytes: dict[Key, int] = {}
         self.columns: list[str] = []
-        self._snapshots: list[dict[str, str]] = []
-        self._placed: dict[str, str] = {}
-        self._network: dict[str, str] = {}
+        self._snapshots: list[dict[Key, str]] = []
+        self._placed: dict[Key, str] = {}
+        self._resting: set[Key] = set()
         self._by_steps = False
         self._name = "load"
 
     def enter(self, event: Event) -> None:
         kind = event["event"]
+        network, block = text(event, "network"), text(event, "block")
         if kind == "placed":
             self._place(event)
-        elif kind in _AWAY:
-            for block in self._meant(event):
-                self.states[block] = "evicted"
+        elif kind == "evicted" and (network, block) in self.states:
+            self.states[network, block] = "evicted"
+        elif kind == "rests":
+            for key in [key for key in self.states if key[0] == network]:
+                self.states[key] = "evicted"
+                self._resting.add(key)
         elif kind == "moved":
-            state = text(event, "state")
-            for block in self._meant(event):
-                self.states[block] = state if state in STATES else self._placed[block]
+            self._wake(network)
         elif kind == "streamed_step":
             self._step(event)
-            if not self._by_steps:
-                self.end_column()
         elif kind == "step":
             if not self._by_steps and len(self.columns) > 1:
                 # Calls of a network were columns until now; a step may have several.
                 del self.columns[1:], self._snapshots[1:]
+                self._name = "step 1"
             self._by_steps = True
             self.end_column()
 
     def end_column(self) -> None:
-        if self.columns and not self.states:
-            return
         self.columns.append(self._name)
         self._snapshots.append(dict(self.states))
         self._name = f"step {len(self.columns)}"
 
-    def histories(self) -> dict[str, list[str | None]]:
-        return {name: [each.get(name) for each in self._snapshots] for name in self.states}
+    def close(self) -> None:
+        """The end is a column of its own where something changed since the last step."""
+        if not self._snapshots or self._snapshots[-1] != self.states:
+            self._name = "the end" if self.columns else self._name
+            self.end_column()
+
+    def histories(self) -> dict[Key, list[str | None]]:
+        return {key: [each.get(key) for each in self._snapshots] for key in self.states}
 
     def _place(self, event: Event) -> None:
         block = text(event, "block", "name") or f"block {text(event, 'n') or len(self.states)}"
-        state = text(event, "state")
-        self.states[block] = self._placed[block] = state if state in STATES else "resident"
-        self._network[block] = text(event, "network")
+        key, state = (text(event, "network"), block), text(event, "state")
+        self.states[key] = self._placed[key] = state if state in STATES else "resident"
+        self._resting.discard(key)
         amount = whole(event, "bytes")
         if amount is not None:
-            self.bytes[block] = amount
+            self.bytes[key] = amount
 
     def _step(self, event: Event) -> None:
+        network = text(event, "network")
         if not self.columns:
             self.end_column()
+        self._wake(network)
         for use in rows(event, "blocks"):
-            block = text(use, "name")
-            if block:
-                self.states[block] = self._placed[block] = "streamed"
-                self._network.setdefault(block, text(event, "network"))
+            key = (network, text(use, "name"))
+            if key[1]:
+                packed = self.states.get(key) == "packed" and not whole(use, "moved_bytes")
+                self.states[key] = self._placed[key] = "packed" if packed else "streamed"
                 moved = whole(use, "moved_bytes")
                 if moved:
-                    self.bytes.setdefault(block, moved)
+                    self.bytes.setdefault(key, moved)
+        if not self._by_steps:
+            self.end_column()
 
-    def _meant(self, event: Event) -> list[str]:
-        """The blocks that an event is about: one, or all of a network."""
-        block, network = text(event, "block"), text(event, "network")
-        if block:
-            return [block] if block in self.states else []
-        return [name for name, of in self._network.items() if network and of in (network, "")]
+    def _wake(self, network: str) -> None:
+        """A network that rested is back where its blocks had been placed."""
+        for key in [key for key in self._resting if key[0] == network]:
+            self.states[key] = self._placed[key]
+            self._resting.discard(key)
 
 
 def _runs(history: Sequence[str | None]) -> tuple[Run, ...]:

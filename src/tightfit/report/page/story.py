@@ -6,8 +6,9 @@ from dataclasses import dataclass
 
 from tightfit.report.page.attempts import Attempt, attempts
 from tightfit.report.page.bands import Band, stages, tries
+from tightfit.report.page.callers import Look, callers
 from tightfit.report.page.curves import Curve, curve, samples_of
-from tightfit.report.page.fields import Event, at, budget_of, report_of, whole
+from tightfit.report.page.fields import Event, at, budget_of, report_of, text, whole, words
 from tightfit.report.page.holders import Holders, holders
 from tightfit.report.page.lanes import Lanes, lanes
 from tightfit.report.page.leaks import Leak, leaks
@@ -27,6 +28,9 @@ class Story:
     budget: bytes.
     peak, peak_reserved: exact, also where the moment itself was dropped.
     baseline, after: bytes before the first try, and when the job was over.
+    adjusted, warnings: sentences of the report.
+    unseen: what the trace cannot show.
+    looks: which code held what; none where the trace has no fine level.
     """
 
     trace: Trace
@@ -50,6 +54,10 @@ class Story:
     books: Books | None
     picture: Picture | None
     leaks: list[Leak]
+    adjusted: list[str]
+    warnings: list[str]
+    unseen: list[str]
+    looks: list[Look]
 
     @property
     def failed(self) -> list[Band]:
@@ -67,7 +75,7 @@ class Story:
         drawn = max([*sizes[1:3], 1])
         if self.budget == most and most > 4 * drawn:
             most = int(1.6 * drawn)  # a budget far above all that was held would flatten it
-        return max(1, int(1.08 * most))
+        return max(1, int(1.13 * most))
 
 
 def tell(trace: Trace) -> Story:
@@ -102,6 +110,10 @@ def tell(trace: Trace) -> Story:
         books=books(trace),
         picture=picture(trace, allocated),
         leaks=leaks(events),
+        adjusted=words(report, "adjusted"),
+        warnings=words(report, "warnings"),
+        unseen=list(dict.fromkeys(text(each, "text") for each in trace.of("unseen"))),
+        looks=callers(events),
     )
 
 

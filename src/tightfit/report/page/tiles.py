@@ -46,7 +46,8 @@ class Picture:
         width, height: of the picture, in pixels.
         tiles: in the order they were run; those of the first frames where a clip was cut in time.
         total, done: how many there were to do, and were done.
-        told: the trace says where each is; else it follows from their size and number.
+        placed: where each is: as ``told`` by the trace, or worked out ``by size`` and number, or
+            ``by number`` alone.
         layers: how many times the picture was gone over, for the pieces of a clip.
     """
 
@@ -56,7 +57,7 @@ class Picture:
     tiles: tuple[Tile, ...]
     total: int
     done: int
-    told: bool
+    placed: str
     layers: int = 1
 
 
@@ -70,7 +71,7 @@ def picture(trace: Trace, memory: Curve | None) -> Picture | None:
     ours = [event for event in events if text(event, "rung") == rung]
     ours = ours[-_of_one_go(ours) :]
     total = max(whole(ours[-1], "total") or 0, len(ours))
-    boxes, layers, told = _boxes(ours, rung, trace, (width, height), total)
+    boxes, layers, placed = _boxes(ours, rung, trace, (width, height), total)
     if total > _MOST_IN_ALL:
         return None
     began = [
@@ -83,9 +84,7 @@ def picture(trace: Trace, memory: Curve | None) -> Picture | None:
     for number, (box, start, stop) in enumerate(zip(boxes, times, times[1:], strict=False), 1):
         seen = memory.within(start, stop) if memory is not None else None
         tiles.append(Tile(number, *box, start, stop, None if seen is None else seen[1]))
-    return Picture(
-        rung, width, height, tuple(tiles[:MOST_TILES]), total, len(ours), told, layers
-    )
+    return Picture(rung, width, height, tuple(tiles[:MOST_TILES]), total, len(ours), placed, layers)
 
 
 def _of_one_go(events: Sequence[Event]) -> int:
@@ -117,21 +116,21 @@ Box = tuple[float, float, float, float]
 
 def _boxes(
     events: Sequence[Event], rung: str, trace: Trace, extent: tuple[int, int], total: int
-) -> tuple[list[Box], int, bool]:
-    """Left, top, width, height of each; how many layers; whether the trace said so."""
+) -> tuple[list[Box], int, str]:
+    """Left, top, width, height of each; how many layers; how that is known."""
     told = [_told(event) for event in events]
     if all(box is not None for box in told):
-        return [box for box in told if box is not None], 1, True
+        return [box for box in told if box is not None], 1, "told"
     width, height = extent
     size = _size(rung, trace)
     if size is None:
         each = height / total
-        return [(0, each * number, width, each) for number in range(total)], 1, False
+        return [(0, each * number, width, each) for number in range(total)], 1, "by number"
     rows_, columns, layers = _grid(width, height, size, total)
     tall, wide = min(size[0], height), min(size[1], width)
     tops, lefts = _spread(height, tall, rows_), _spread(width, wide, columns)
     boxes = [(left, top, float(wide), float(tall)) for top in tops for left in lefts]
-    return boxes * layers, layers, False
+    return boxes * layers, layers, "by size"
 
 
 def _told(event: Event) -> Box | None:

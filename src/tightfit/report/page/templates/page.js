@@ -101,6 +101,8 @@
   const allocated = unpack(data.curves.allocated);
   const reserved = unpack(data.curves.reserved);
   const others = unpack(data.curves.others);
+  const lookTimes = data.looks.map((each) => each[0]);
+  const markTimes = data.marks.map((each) => each[0]);
   let from = data.start;
   let to = data.stop;
   let now = null;
@@ -193,7 +195,11 @@
     cursor.hidden = now < from || now > to;
     cursor.style.left = `${percent(now)}%`;
   };
-  const range = (seen) => (!seen ? "unknown" : seen[0] === seen[1] ? bytes(seen[1]) : `${bytes(seen[0])} to ${bytes(seen[1])}`);
+  const range = (seen) => {
+    if (!seen) return "unknown";
+    const [low, high] = seen.map(bytes);
+    return low === high ? high : `${low} to ${high}`;
+  };
   const during = (bands) => bands.filter((band) => band[0] <= now && now <= band[1]).slice(-1)[0];
   const list = (id, words) => byId(id).replaceChildren(...words.map((each) => {
     const item = document.createElement("li");
@@ -210,6 +216,13 @@
     const weights = sorted.reduce((sum, each) => sum + each[1], 0);
     const words = sorted.slice(0, 4).map(([name, amount]) => `${data.holders.names[name]}: ${bytes(amount)}`);
     if (sorted.length > 4) words.push(`${sorted.length - 4} more blocks: ${bytes(sorted.slice(4).reduce((sum, each) => sum + each[1], 0))}`);
+    const look = data.looks[upTo(lookTimes, now) - 1];
+    if (look) {
+      const named = look[1].reduce((sum, each) => sum + each[1], 0);
+      words.push(...look[1].map(([by, amount]) => `${by}: ${bytes(amount)}`));
+      if (look[2] > named) words.push(`other code: ${bytes(look[2] - named)}`);
+      return words;
+    }
     if (total === null) return words;
     const floor = floorNow();
     if (sorted.length) words.push(`activations and the rest: ${bytes(Math.max(0, total - weights))}`);
@@ -243,10 +256,11 @@
     byId("now-others").textContent = others ? range(between(others, now, now)) : "unknown";
     const stage = during(data.stages);
     const attempt = during(data.tries);
-    const doing = [stage && stage[2], attempt && `${attempt[2]}${attempt[3] === "oom" ? " (this try fails)" : ""}`].filter(Boolean).join(", ") || "between tries";
+    const told = stage && !(attempt && attempt[2].startsWith(stage[2]));
+    const doing = [told && stage[2], attempt && `${attempt[2]}${attempt[3] === "oom" ? " (this try fails)" : ""}`].filter(Boolean).join(", ") || "between tries";
     byId("now-doing").textContent = doing;
     list("now-who", whoHeld(total));
-    const count = upTo(data.marks.map((each) => each[0]), now);
+    const count = upTo(markTimes, now);
     list("now-before", data.marks.slice(Math.max(0, count - 4), count).reverse().map(([when, words]) => `${seconds(when, data.stop - data.start)}: ${words}`));
     plot.setAttribute("aria-valuenow", now.toFixed(3));
     plot.setAttribute("aria-valuetext", `${seconds(now, to - from)}: ${range(seen)} allocated, ${range(taken)} reserved; ${doing}`);
