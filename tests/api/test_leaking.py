@@ -44,7 +44,7 @@ def test_what_stayed_is_an_error_with_bytes_chain_and_advice(card: VirtualCard) 
 def test_a_hundred_clean_runs_raise_no_alarm(card: VirtualCard) -> None:
     """Encodes of networks of all kinds, whole and in tiles, on one card: nothing is ever left."""
     vaes = [toy_vae(name, width=4) for name in ("V2", "V2N", "V3")]
-    sources = [torch.rand(1, 3, 32, 32), torch.rand(1, 3, 48, 32), torch.rand(1, 3, 5, 32, 32)]
+    sources = [torch.rand(1, 3, 32, 32), torch.rand(1, 3, 24, 32), torch.rand(1, 3, 5, 16, 16)]
     wishes = [parse_tile("off"), parse_tile("16", "8")]
     for at in range(100):
         vae, source = vaes[at % 3], sources[at % 3]

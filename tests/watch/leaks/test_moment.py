@@ -25,7 +25,7 @@ def test_a_moment_keeps_nothing_alive(card: VirtualCard) -> None:
 
 def test_a_storage_at_an_address_that_was_used_before_is_new(card: VirtualCard) -> None:
     """Addresses come again; here a moment sees to it that they do not."""
-    for _ in range(5):
+    for _ in range(3):
         kept = big(card)
         first = before(card)
         del kept

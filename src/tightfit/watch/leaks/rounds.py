@@ -20,7 +20,7 @@ _GROWTHS = 4
 """Rounds in a row that have to leave more than the one before."""
 _LEAST = 4 * KIB
 """Bytes that a site has to leave in each of them: less is what tables grow by."""
-_FRAMES = 16
+_FRAMES = 8
 _HERE = tracemalloc.Filter(False, __file__)
 _OWN = tracemalloc.Filter(False, tracemalloc.__file__)
 
