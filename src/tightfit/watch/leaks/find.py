@@ -51,9 +51,11 @@ class Found:
         return sum(leak.bytes for leak in self.leaks)
 
     def tell(self, recorder: Recorder) -> None:
-        """Write an event named ``leak`` for each."""
+        """Write an event named ``leak`` for each, and one for what libraries keep on a device."""
         for leak in self.leaks:
             recorder.event("leak", **leak.as_event())
+        for device, size in self.workspaces.items():
+            recorder.event("library_workspace", device=device, bytes=size)
 
     def lines(self) -> list[str]:
         """For people: leaks, library workspaces, notes."""
