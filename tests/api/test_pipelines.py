@@ -71,6 +71,28 @@ def test_latents_are_the_same_bits_at_every_budget(kind: str) -> None:
     assert card.read().allocated == 0
 
 
+@pytest.mark.parametrize("allocator", ["native", "expandable", "async"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_latents_are_the_same_bits_by_every_allocator_and_wherever_weights_are(
+    kind: str, allocator: str
+) -> None:
+    """All resident, and all streamed."""
+    expected = fitted_call(kind, open_card("virtual:1GiB"), vram=None)
+    for mode in ("high", "none"):
+        card = open_card(f"virtual:1GiB,allocator={allocator}")
+        pipe = tightfit.fit(KINDS[kind][0](), card=card, mode=mode)
+        try:
+            assert torch.equal(call(pipe, kind), expected)
+            main = tightfit.fitted(pipe).networks[MAIN[kind]]
+            streamed = main.plan.stages[0].streamed
+            assert bool(streamed) == (mode == "none")
+        finally:
+            tightfit.unfit(pipe)
+        del pipe, main  # its scheduler keeps times on the card
+        gc.collect()
+        assert card.read().allocated == 0
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_tight_budget_makes_networks_rest_or_stream(kind: str) -> None:
     """Else the test above would show nothing."""
