@@ -23,7 +23,7 @@ from tightfit.watch.leaks.kinds import kind_of
 from tightfit.watch.leaks.leak import Hold, Leak
 from tightfit.watch.leaks.links import chain_of, summary
 from tightfit.watch.leaks.moment import Moment, Stored, alive, read_cards, storages_of
-from tightfit.watch.leaks.roots import lasting, running
+from tightfit.watch.leaks.roots import lasting, libraries, running
 from tightfit.watch.recorder import Recorder
 from tightfit.weigh import weights
 
@@ -184,14 +184,15 @@ class _Search:
     def _paths(self, told: list[Stored]) -> dict[int, list[Any]]:
         """By storage: to that of its tensors which shows most of it and can be reached.
 
-        From what lasts first; from frames that run only to what nothing else leads to.
+        From modules of the program first, through libraries next; from frames that run only to what
+        nothing else leads to.
         """
         walk = Walk(self._deadline, self.limits.depth)
         paths: dict[int, list[Any]] = {}
-        for roots in (lasting, running):
+        for roots, barred in ((lasting, libraries()), (lasting, set()), (running, set())):
             left = [each for each in told if each.key not in paths]
             if left and not walk.cut:
-                reached = walk.down(roots(), _objects_of(left))
+                reached = walk.down(roots(), _objects_of(left), barred=barred)
                 paths |= {each.key: path for each in left if (path := _best(each, reached))}
         self._cut, self._reached = walk.cut, walk.seen
         left = [each for each in told if each.key not in paths]

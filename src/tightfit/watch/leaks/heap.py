@@ -9,6 +9,7 @@ from __future__ import annotations
 import gc
 import time
 from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -56,11 +57,21 @@ class Walk:
     histories: list[Any] = field(default_factory=list)
     cut: str = ""
 
-    def down(self, roots: Sequence[Root], wanted: set[int]) -> dict[int, list[Any]]:
+    def down(
+        self, roots: Sequence[Root], wanted: set[int], *, barred: AbstractSet[int] = frozenset()
+    ) -> dict[int, list[Any]]:
         """Walk from `roots`, not into what was seen; paths to what it met of `wanted`, by id.
 
-        A path begins with the root and ends with the object.
+        A path begins with the root and ends with the object. What is `barred` is not walked into
+        this time.
         """
+        self.seen |= barred
+        try:
+            return self._down(roots, wanted)
+        finally:
+            self.seen -= barred
+
+    def _down(self, roots: Sequence[Root], wanted: set[int]) -> dict[int, list[Any]]:
         self.levels, self.found = [list(roots)], {}
         while self.levels[-1] and not wanted <= self.found.keys():
             if len(self.levels) > self.depth:

@@ -19,6 +19,15 @@ CACHE: tuple[type, ...] = (type(_cached),)
 """What `functools.lru_cache` and `functools.cache` make."""
 
 
+def attributes_of(value: Any) -> dict[str, Any]:
+    """Its table of attributes, without asking code of its own; empty where it has none."""
+    try:
+        table = object.__getattribute__(value, "__dict__")
+    except AttributeError:
+        return {}
+    return table if isinstance(table, dict) else {}
+
+
 def is_future(value: Any) -> bool:
     """Of threads, processes or asyncio; the last without importing it."""
     asyncio: Any = sys.modules.get("asyncio")

@@ -22,7 +22,7 @@ from torch import nn
 
 from tightfit.watch.leaks.frames import finished_thread
 from tightfit.watch.leaks.graphs import has_history
-from tightfit.watch.leaks.holders import CACHE, is_future, isinstance_of
+from tightfit.watch.leaks.holders import CACHE, attributes_of, is_future, isinstance_of
 from tightfit.watch.leaks.leak import Hold
 from tightfit.watch.leaks.links import is_small_view
 from tightfit.watch.leaks.roots import Root
@@ -76,9 +76,8 @@ def _is_interactive(way: list[Any]) -> bool:
 def _belongs_to_prompt(before: Any, table: dict[Any, Any]) -> bool:
     if isinstance(before, ModuleType):
         return before.__name__ in _PROMPTS and vars(before) is table
-    if isinstance(before, dict):  # the attributes of a shell
-        return before.get(_NAMESPACE) is table
-    return getattr(before, _NAMESPACE, None) is table if before is not None else False
+    names = before if isinstance(before, dict) else attributes_of(before)
+    return names.get(_NAMESPACE) is table
 
 
 def _is_of_finished_thread(each: Any) -> bool:

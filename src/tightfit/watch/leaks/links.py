@@ -26,7 +26,7 @@ import torch
 from tightfit.units import format_bytes
 from tightfit.watch.leaks.frames import finished_thread, name_of_local, place_of
 from tightfit.watch.leaks.graphs import gradient, has_history
-from tightfit.watch.leaks.holders import CACHE, is_future, is_record, suspended_frame
+from tightfit.watch.leaks.holders import CACHE, attributes_of, is_future, is_record, suspended_frame
 from tightfit.watch.leaks.roots import Root
 
 _LONGEST = 40
@@ -168,7 +168,7 @@ class _Writer:
             self._end()
         if isinstance(holder, (type, threading.local)) and isinstance(held, dict):
             return  # what a class or a thread's variable is made of
-        if held is getattr(holder, "__dict__", None):
+        if held is attributes_of(holder):
             return
         name = _attribute(holder, held)
         self._more(name if self._word else name.removeprefix("."))
@@ -215,12 +215,7 @@ def _is_namespace(before: Any, table: dict[Any, Any]) -> bool:
     """Whether `table` holds the attributes of `before`."""
     if before is None or isinstance(before, (dict, list, tuple)):
         return False
-    if isinstance(before, type):
-        return True
-    try:
-        return object.__getattribute__(before, "__dict__") is table
-    except AttributeError:
-        return False
+    return isinstance(before, type) or attributes_of(before) is table
 
 
 def _is_cache_table(before: Any, table: dict[Any, Any]) -> bool:
@@ -241,14 +236,9 @@ def _attribute(holder: Any, held: Any) -> str:
         for name in ("func", "args", "keywords"):
             if getattr(holder, name) is held:
                 return f".{name}"
-    try:
-        table = object.__getattribute__(holder, "__dict__")
-    except AttributeError:
-        table = {}
-    if isinstance(table, dict):
-        key = _key_of(table, held)
-        if isinstance(key, str):
-            return f".{key}"
+    key = _key_of(attributes_of(holder), held)
+    if isinstance(key, str):
+        return f".{key}"
     for kind in type(holder).__mro__:
         slots = vars(kind).get("__slots__", ())
         for name in (slots,) if isinstance(slots, str) else slots:

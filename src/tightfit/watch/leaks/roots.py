@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextvars
 import sys
+import sysconfig
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -11,6 +12,9 @@ from types import FrameType
 from typing import Any
 
 from tightfit.watch.leaks.frames import is_ours, named_locals, place_of
+from tightfit.watch.leaks.holders import attributes_of
+
+_INSTALLED = tuple({sysconfig.get_path("purelib"), sysconfig.get_path("platlib")})
 
 
 @dataclass(eq=False)
@@ -35,6 +39,15 @@ class Root:
             if each is value:
                 return name
         return ""
+
+
+def libraries() -> set[int]:
+    """Ids of the modules that Python or an installed package brought, and of their tables."""
+    found = set()
+    for name, module in list(sys.modules.items()):
+        if _is_library(name, module):
+            found |= {id(module), id(attributes_of(module))}
+    return found
 
 
 def lasting() -> list[Root]:
@@ -65,6 +78,13 @@ def running() -> list[Root]:
     handled = [error for error in sys._current_exceptions().values() if error is not None]
     roots.append(Root("being handled", [""] * len(handled), list(handled), runs=True))
     return roots
+
+
+def _is_library(name: str, module: Any) -> bool:
+    if name.partition(".")[0] in sys.stdlib_module_names and name != "__main__":
+        return True
+    file = attributes_of(module).get("__file__")
+    return isinstance(file, str) and file.startswith(_INSTALLED)
 
 
 def _upwards(top: FrameType) -> Iterator[FrameType]:
