@@ -20,6 +20,10 @@ class Result(Generic[T]):
     value: T
     report: Report
 
+    def _repr_html_(self) -> str:
+        """What notebooks show: the report; a value is shown by its own means."""
+        return self.report._repr_html_()
+
 
 @dataclass(frozen=True, eq=False)
 class Frames:

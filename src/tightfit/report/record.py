@@ -69,6 +69,12 @@ class Report:
         values = asdict(self)
         return {"version": values.pop("version"), **values}
 
+    def _repr_html_(self) -> str:
+        """What notebooks show."""
+        from tightfit.report.notebook import card  # jinja2 is not loaded for anything else
+
+        return card(self)
+
     def to_json(self) -> str:
         """The text of a report file."""
         return json.dumps(self.as_dict(), indent=2) + "\n"

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tightfit.report.page.bands import Band
-from tightfit.report.page.fields import Event, report_of, rows, text, whole
+from tightfit.report.page.fields import Event, at, report_of, rows, text, whole
 from tightfit.report.trace_file import Trace
 
 MOST_ROWS = 300
@@ -49,7 +49,7 @@ def attempts(trace: Trace, tries: Sequence[Band]) -> list[Attempt]:
         if event["event"] == "skipped":
             stage, rung = text(event, "stage"), text(event, "rung")
             skip = Attempt(stage, rung, "skipped", text(event, "reason"))
-            found.append((float(event["t"]), skip))
+            found.append((at(event), skip))
     return [attempt for _, attempt in sorted(found, key=lambda pair: pair[0])]
 
 

@@ -37,11 +37,14 @@ class Curve:
         return self.times[self.high.index(self.peak)]
 
     def between(self, start: float, stop: float) -> tuple[int, int] | None:
-        """The least and the most over [start, stop], what held at `start` included.
+        """The least and the most over [start, stop], what held before `start` included unless there
+        is a sample right then.
 
         None before the first sample.
         """
-        first = max(0, bisect_right(self.times, start) - 1)
+        first = bisect_left(self.times, start)
+        if first == len(self.times) or self.times[first] > start:
+            first = max(0, first - 1)
         end = bisect_right(self.times, stop)
         if end <= first:
             return None

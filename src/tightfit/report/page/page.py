@@ -37,7 +37,7 @@ def page(trace: Trace) -> str:
     story = tell(trace)
     script = _part("page.js")
     return (
-        _environment()
+        environment()
         .get_template("page.html.jinja")
         .render(
             story=story,
@@ -57,7 +57,8 @@ def page(trace: Trace) -> str:
 
 
 @cache
-def _environment() -> Environment:
+def environment() -> Environment:
+    """Where the templates are; what they are given is escaped."""
     made = Environment(
         loader=PackageLoader("tightfit.report.page"),
         autoescape=True,
@@ -152,12 +153,13 @@ def _chart(story: Story) -> dict[str, Any]:
 
 
 def _floors(story: Story) -> list[tuple[float, float, int]]:
-    """What stayed: the least of each call of the model, or of each try where calls are many; of
-    each stage where the trace tells of no tries."""
+    """What stayed: the least of each call of the model, or of each try where calls are many; where
+    the trace tells of no tries, of each step."""
     memory = story.allocated
     if memory is None:
         return []
-    tiles = sorted(at(event) for event in story.trace.events if event["event"] == "tile")
+    cuts = ("tile",) if story.tries else ("tile", "step")
+    tiles = sorted(at(event) for event in story.trace.events if event["event"] in cuts)
     told = story.tries or story.stages
     stretches = [each for band in told for each in calls(tiles, band)]
     if len(stretches) > _MOST_FLOORS:

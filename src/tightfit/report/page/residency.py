@@ -98,7 +98,8 @@ class _Books:
         self._placed: dict[Key, str] = {}
         self._resting: set[Key] = set()
         self._by_steps = False
-        self._name = "load"
+        self._steps = 0
+        self._every = 1
 
     def enter(self, event: Event) -> None:
         kind = event["event"]
@@ -119,20 +120,28 @@ class _Books:
             if not self._by_steps and len(self.columns) > 1:
                 # Calls of a network were columns until now; a step may have several.
                 del self.columns[1:], self._snapshots[1:]
-                self._name = "step 1"
+                self._steps = self._every = 1
             self._by_steps = True
             self.end_column()
 
     def end_column(self) -> None:
-        self.columns.append(self._name)
+        """Keep the states; of very many steps, every second, fourth … is kept."""
+        name = f"step {self._steps}" if self._steps else "load"
+        if self._steps % self._every == 0:
+            self._keep(name)
+        self._steps += 1
+        if len(self.columns) > 2 * _MOST_COLUMNS:
+            self._every *= 2
+            self.columns, self._snapshots = self.columns[::2], self._snapshots[::2]
+
+    def _keep(self, name: str) -> None:
+        self.columns.append(name)
         self._snapshots.append(dict(self.states))
-        self._name = f"step {len(self.columns)}"
 
     def close(self) -> None:
         """The end is a column of its own where something changed since the last step."""
         if not self._snapshots or self._snapshots[-1] != self.states:
-            self._name = "the end" if self.columns else self._name
-            self.end_column()
+            self._keep("the end" if self.columns else "load")
 
     def histories(self) -> dict[Key, list[str | None]]:
         return {key: [each.get(key) for each in self._snapshots] for key in self.states}

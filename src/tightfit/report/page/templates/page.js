@@ -116,8 +116,9 @@
     }
     return low;
   };
-  const between = (curve, start, stop) => { // what held at `start` included
-    const first = Math.max(0, upTo(curve.times, start) - 1);
+  const between = (curve, start, stop) => { // what held before `start` included, unless a sample is right then
+    let first = Math.max(0, upTo(curve.times, start) - 1);
+    while (first > 0 && curve.times[first] === start && curve.times[first - 1] === start) first -= 1;
     const end = upTo(curve.times, stop);
     if (end <= first) return null;
     let low = Infinity;
