@@ -160,7 +160,7 @@ def test_c01_a_grey_picture_of_nans_is_a_failure(
 def test_memory_that_cannot_do_is_exit_three(
     clip: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Before or after trying: the sentence, a report of what was tried, nothing else on disk."""
+    """Before or after trying: the sentence, a report, the log, and nothing else on disk."""
     report = tmp_path / "r.json"
     for extra in ([], ["--no-estimate"]):
         code = run(
@@ -175,7 +175,7 @@ def test_memory_that_cannot_do_is_exit_three(
         written = json.loads(report.read_text())
         assert written["error"].startswith("Not enough memory")
         assert written["after_bytes"] == 0
-        assert files(tmp_path) == {"clip.mp4", "r.json"}
+        assert files(tmp_path) == {"clip.mp4", "r.json", "z.safetensors.oom.json"}
     assert [a["outcome"] for a in written["attempts"]].count("oom") >= 2
     rungs = [a["rung"] for a in written["attempts"]]
     assert len(rungs) == len(set(rungs))
@@ -191,7 +191,7 @@ def test_a_trace_is_json_lines_after_a_version(clip: Path, tmp_path: Path) -> No
     )
     assert code == 0
     header, *events = [json.loads(line) for line in trace.read_text().splitlines()]
-    assert header["tightfit_trace"] == 1
+    assert header["tightfit_trace"] == 2
     kinds = {event["event"] for event in events}
     assert {"baseline", "attempt", "oom", "recovered", "tile", "done", "memory"} <= kinds
     peak = json.loads((tmp_path / "r.json").read_text())["peak_bytes"]

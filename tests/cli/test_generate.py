@@ -124,7 +124,7 @@ def test_a_budget_below_the_smallest_block_is_exit_code_3(
     done = json.loads(report.read_text())
     assert done["error"].startswith("Not enough memory")
     assert bool(done["model"]["networks"]) != asks
-    assert files(tmp_path) == {"r.json"}
+    assert files(tmp_path) == {"r.json", "a.png.oom.json"}
 
 
 def test_ctrl_c_leaves_what_resume_goes_on_from(

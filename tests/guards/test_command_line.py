@@ -45,6 +45,9 @@ SURFACE = {
     - {"--verbose", "-v"}
     | {"--width", "--height", "--frames", "--batch", "--solve", "--dry-run", "--json"},
     "pack": {"-o", "--out", "--unpack", "--json", "--quiet", "-q"},
+    "report": {"-o", "--out", "--modules", "--snapshot", "--timeline", "--csv", "--json"},
+    "rerun": {"--card", "--vram", "--recorded", "--json"},
+    "leaks": {"--json"},
     "doctor": {"--card", "--json", "--clear-cache"},
 }
 

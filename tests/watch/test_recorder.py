@@ -8,8 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from tightfit.card import open_card
+from tightfit.report.trace_file import read_trace
 from tightfit.units import MIB
 from tightfit.watch import Recorder
+from tightfit.watch.events import Allocate
 
 
 def test_events_are_kept_in_order_with_their_times() -> None:
@@ -104,3 +107,39 @@ def test_a_free_that_a_collection_causes_in_here_does_not_wait_for_itself(
     thread.join(10)
     assert not thread.is_alive()
     assert {event["event"] for event in recorder.events()} == {"tick", "memory"}
+
+
+def test_many_moves_push_out_no_events_of_other_kinds() -> None:
+    """What happened is still there after a hundred thousand allocations."""
+    recorder = Recorder(limit=10)
+    recorder.event("attempt", rung="whole")
+    for _ in range(1000):
+        recorder.tell(Allocate(1))
+    recorder.event("oom", text="full")
+    told = [event["event"] for event in recorder.events()]
+    assert told == ["attempt", *["allocate"] * 10, "oom"]
+    assert [event["event"] for event in recorder.newest(2)] == ["allocate", "oom"]
+    assert recorder.dropped == 990
+
+
+def test_what_is_told_late_stands_where_it_happened() -> None:
+    """An allocator's history comes after the block that it is of."""
+    recorder = Recorder()
+    recorder.tell(Allocate(1), at=2.0)
+    recorder.tell(Allocate(2), at=1.0)
+    assert [event["bytes"] for event in recorder.events()] == [2, 1]
+
+
+def test_the_header_says_what_took_part(tmp_path: Path) -> None:
+    """Versions, the card, the level, and how many events of each kind."""
+    recorder = Recorder(fine=True)
+    recorder.on(open_card("virtual:64MiB,allocator=native"))
+    recorder.on(open_card("virtual:1MiB"))
+    recorder.event("tick")
+    path = tmp_path / "trace.jsonl"
+    recorder.write(path)
+    trace = read_trace(path)
+    assert trace.header["card"]["allocator"] == "native"
+    assert {"python", "torch", "tightfit"} <= set(trace.header["versions"])
+    assert trace.header["level"] == "fine"
+    assert trace.header["counts"] == {"tick": 1}

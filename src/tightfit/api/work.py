@@ -32,6 +32,7 @@ from tightfit.run.rungs import EVICT, Progress
 from tightfit.run.vae import Direction, Traits, Vae
 from tightfit.settings import Settings
 from tightfit.watch import Recorder
+from tightfit.watch.events import Told
 from tightfit.weigh.calibration import Calibrations
 
 
@@ -117,7 +118,8 @@ class Work:
             )
             return job.run(values.to(vae.dtype)), vae
         except MemoryShortage as error:
-            error.report = self._failed(error, before)
+            error.report = report = self._failed(error, before)
+            self.watching.recorder.tell(Told(report.as_dict()))
             raise
 
     def _learnt(self) -> tuple[Lessons, Calibrations]:
@@ -188,7 +190,7 @@ class Work:
             warnings.append(
                 f"{outcome.attempt.rung}: close to a whole run, but not the same; {within}"
             )
-        return Report(
+        report = Report(
             **self._common(),
             estimate=asdict(outcome.estimate),
             ledger={
@@ -207,6 +209,8 @@ class Work:
             warnings=warnings,
             output=output,
         )
+        self.watching.recorder.tell(Told(report.as_dict()))
+        return report
 
     def _failed(self, error: MemoryShortage, before: int | None) -> Report:
         """For a job that was refused, or of which no rung held; `before` was allocated then."""

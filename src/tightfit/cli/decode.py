@@ -47,7 +47,7 @@ def decode(
     voice = o.Voice(verbose, quiet, report, trace)
     show.check_records(voice, source, out)
     check_output(out, source)
-    with show.watched(voice, "decode") as watching:
+    with show.watched(voice, "decode", out=out) as watching:
         result = api.decode(
             source,
             vae=vae,

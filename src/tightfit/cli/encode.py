@@ -63,7 +63,7 @@ def encode(
     voice = o.Voice(verbose, quiet, report, trace)
     show.check_records(voice, source, out)
     check_writable(out, LATENT_KINDS)
-    with show.watched(voice, "encode") as watching:
+    with show.watched(voice, "encode", out=out) as watching:
         result = api.encode(
             source,
             vae=vae,

@@ -147,7 +147,7 @@ def generate(
     voice = o.Voice(verbose, quiet, report, trace)
     show.check_records(voice, Path(pipeline), out)
     named = {"transformer": transformer, "vae": vae, "text_encoder": text_encoder}
-    with show.watched(voice, "generate") as watching, in_silence():
+    with show.watched(voice, "generate", out=out) as watching, in_silence():
         try:
             result = api.generate(
                 pipeline,

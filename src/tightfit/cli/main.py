@@ -12,13 +12,17 @@ from typing import Annotated
 import typer
 
 from tightfit import __version__
+from tightfit.cli import asked
 from tightfit.cli.decode import decode
 from tightfit.cli.demo import demo
 from tightfit.cli.doctor import doctor
 from tightfit.cli.encode import encode
 from tightfit.cli.generate import generate
+from tightfit.cli.leaks import leaks
 from tightfit.cli.pack import pack
 from tightfit.cli.plan import plan
+from tightfit.cli.report import report
+from tightfit.cli.rerun import rerun
 from tightfit.errors import Cancelled, TightfitError
 
 DONE = 0
@@ -39,6 +43,9 @@ app.command()(decode)
 app.command()(generate)
 app.command()(plan)
 app.command()(pack)
+app.command()(report)
+app.command()(rerun)
+app.command()(leaks)
 app.command()(doctor)
 
 
@@ -61,6 +68,7 @@ def root(
 
 def run(arguments: Sequence[str]) -> int:
     """Run the command line `arguments`; the exit code (DESIGN §9)."""
+    asked.arguments.set(tuple(arguments))
     with _interrupts() as interrupts:
         return _run(arguments, interrupts)
 

@@ -50,11 +50,15 @@ def check_records(voice: Voice, source: Path, out: Path) -> None:
 
 
 @contextmanager
-def watched(voice: Voice, title: str) -> Iterator[Watching]:
-    """A progress bar while inside; afterwards, also on error, the records are written."""
-    from tightfit.api import Watching
+def watched(voice: Voice, title: str, *, out: Path | None = None) -> Iterator[Watching]:
+    """A progress bar while inside; afterwards, also on error, the records are written.
 
-    watching = Watching()
+    Where memory ends the job, so is its log, beside `out`.
+    """
+    from tightfit.api import Watching
+    from tightfit.watch import Recorder
+
+    watching = Watching(Recorder(fine=voice.trace is not None))
     bar = Progress(
         TextColumn("{task.description}"),
         BarColumn(),
@@ -74,14 +78,25 @@ def watched(voice: Voice, title: str) -> Iterator[Watching]:
         watching.progress = progress
         try:
             yield watching
-        except TightfitError as error:
-            if isinstance(error.report, Report):
+        except Exception as error:
+            if isinstance(error, TightfitError) and isinstance(error.report, Report):
                 write_report(voice, error.report)
+            _log(voice, out, error, watching)
             raise
         finally:
             if voice.trace is not None:
                 with whole_file(voice.trace) as part:
                     watching.recorder.write(part)
+
+
+def _log(voice: Voice, out: Path | None, error: Exception, watching: Watching) -> None:
+    from tightfit.cli.memory_log import write_memory_log
+
+    if out is None:
+        return
+    path = write_memory_log(out, error, watching.recorder)
+    if path is not None and not voice.quiet:
+        notices.print(escape(f"log: {path} (`tightfit report` opens it)"))
 
 
 def write_report(voice: Voice, report: Report) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 
 from tightfit.card.base import Card
 from tightfit.card.history import Entry, recorded
@@ -15,6 +15,7 @@ from tightfit.watch.tensors import TensorAccount
 
 _MOST = 200_000
 """Entries of an allocator's history that are kept at once."""
+_UNHEARD = "before or between:0 what was watched"
 _KINDS: dict[str, type[Allocate | Free | Reserve | Release]] = {
     "allocate": Allocate,
     "free": Free,
@@ -43,31 +44,60 @@ def moves_told(card: Card, recorder: Recorder) -> Iterator[None]:
         recorder.hears_moves = False
 
 
+def _catch_up(card: Card, recorder: Recorder) -> None:
+    """What came and went while nobody listened is told as one, so that the sums stay right."""
+    allocated, reserved = _held(card)
+    before = recorder.seen
+    tell = recorder.tell
+    if reserved > before[1]:
+        tell(Reserve(reserved - before[1]))
+    if allocated > before[0]:
+        tell(Allocate(allocated - before[0], by=_UNHEARD))
+    elif allocated < before[0]:
+        tell(Free(before[0] - allocated))
+    if reserved < before[1]:
+        tell(Release(before[1] - reserved))
+
+
+def _held(card: Card) -> tuple[int, int]:
+    """Allocated and reserved bytes now; 0 where nobody counts."""
+    now = card.read()
+    return now.allocated or 0, now.reserved or 0
+
+
 @contextmanager
 def _moves_told(card: Card, recorder: Recorder) -> Iterator[None]:
     if card.kind == "virtual":
-        with card.observe(_Observed(recorder, card)):
+        with _kept_up(card, recorder), card.observe(_Observed(recorder, card)):
             yield
-    else:
-        entries: list[Entry] | None = None
-        try:
-            with (
-                recorded(card, limit=_MOST) as entries,
-                nullcontext() if entries is not None else _account(card, recorder),
-            ):
+        return
+    entries: list[Entry] | None = None
+    try:
+        with recorded(card, limit=_MOST) as entries:
+            source = _account if entries is None else _kept_up
+            with source(card, recorder):
                 yield
-        finally:
-            for entry in entries or ():
-                recorder.tell(_event(entry), at=_at(entry, recorder))
+    finally:
+        for entry in entries or ():
+            recorder.tell(_event(entry), at=_at(entry, recorder))
+
+
+@contextmanager
+def _kept_up(card: Card, recorder: Recorder) -> Iterator[None]:
+    """The sums stay right, whatever comes and goes between two blocks."""
+    _catch_up(card, recorder)
+    try:
+        yield
+    finally:
+        recorder.seen = _held(card)
 
 
 class _Observed:
     """Moves, from what a card says it holds after each."""
 
     def __init__(self, recorder: Recorder, card: Card) -> None:
-        now = card.read()
         self._recorder = recorder
-        self._allocated, self._reserved = now.allocated or 0, now.reserved or 0
+        self._allocated, self._reserved = _held(card)
 
     def __call__(self, allocated: int, reserved: int) -> None:
         more, taken = allocated - self._allocated, reserved - self._reserved

@@ -8,9 +8,13 @@ import time
 from collections import Counter, deque
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from tightfit.watch.about import versions
 from tightfit.watch.events import Allocate, Event, Free, Memory
+
+if TYPE_CHECKING:
+    from tightfit.card.base import Card
 
 TRACE_VERSION = 2
 _LIMIT = 200_000
@@ -36,7 +40,8 @@ class Recorder:
         counts: how many events of each kind there were, dropped ones included.
         allocated_bytes, freed_bytes: in all `allocate` and `free` events, dropped ones included.
         hears_moves: somebody tells every move just now; whoever else would need not.
-        about: what the header says beside the figures: versions, the card.
+        seen: allocated and reserved bytes of the card when that last ended.
+        about: what the header says beside versions and figures: the card.
     """
 
     def __init__(self, *, limit: int = _LIMIT, fine: bool = False) -> None:
@@ -56,6 +61,7 @@ class Recorder:
         self.allocated_bytes = 0
         self.freed_bytes = 0
         self.hears_moves = False
+        self.seen = (0, 0)
         self.about: dict[str, Any] = {}
 
     @property
@@ -116,11 +122,23 @@ class Recorder:
         """The second of `now` that a clock of the day, in seconds since 1970, stands for."""
         return max(0.0, round(seconds - self._began, 6))
 
+    def on(self, card: Card) -> None:
+        """It is this card that is told of: its name stands in the header."""
+        if "card" in self.about:
+            return
+        self.about["card"] = {
+            "name": card.name,
+            "kind": card.kind,
+            "allocator": card.allocator,
+            "total_bytes": card.read().total,
+        }
+
     def header(self) -> dict[str, Any]:
         """The first line of a trace file."""
         with self._lock:
             return {
                 "tightfit_trace": TRACE_VERSION,
+                "versions": versions(),
                 **self.about,
                 "level": "fine" if self.fine else "coarse",
                 "dropped": self.dropped,

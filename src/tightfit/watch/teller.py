@@ -88,6 +88,7 @@ class Teller:
     def look(self) -> None:
         """How the card looks, and what others hold of it where that has changed."""
         now = self.card.read()
+        self.recorder.on(self.card)
         if now.allocated is not None:
             self.recorder.memory(now.allocated, now.reserved or 0)
         if now.held_by_others is not None and now.held_by_others != self._others:

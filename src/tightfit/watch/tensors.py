@@ -17,6 +17,8 @@ Moved = Callable[[int, int], None]
 class TensorAccount(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """While inside, `moved` is told of each storage that operators of this thread make on `device`.
 
+    When such a storage goes, that is told whenever it happens, also after the block.
+
     Storages are counted once, whoever shares them, with the bytes they asked for: what an operator
     takes and gives back within itself is not seen, nor what the allocator takes beyond them.
 
@@ -62,15 +64,17 @@ class TensorAccount(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return
         address = storage.data_ptr()
 
-        def gone(ref: weakref.ref[torch.UntypedStorage]) -> None:
+        def gone() -> None:
             with self._lock:
                 if self._there.get(key) is ref:
                     del self._there[key]
                 self.live_bytes -= size
             self._moved(address, -size)
 
+        ref = weakref.ref(storage)
+        weakref.finalize(storage, gone).atexit = False  # also after the block
         with self._lock:
-            self._there[key] = weakref.ref(storage, gone)
+            self._there[key] = ref
             self.live_bytes += size
             self.peak_bytes = max(self.peak_bytes, self.live_bytes)
         self._moved(address, size)

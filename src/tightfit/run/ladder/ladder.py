@@ -192,8 +192,13 @@ class Ladder:
 
     def _try(self, stage: Stage, rung: Rung[T], base: int | None) -> tuple[list[T], Attempt]:
         """One try; a list of one value, or an empty one and the card back at its baseline."""
+        with self._told(stage):
+            return self._tried(stage, rung, base)
+
+    def _tried(self, stage: Stage, rung: Rung[T], base: int | None) -> tuple[list[T], Attempt]:
         self.card.reset_peaks()
         before = self.card.read()
+        self.recorder.on(self.card)
         self.recorder.event(
             "attempt", stage=stage.name, rung=rung.name, held_bytes=before.allocated
         )
@@ -204,7 +209,7 @@ class Ladder:
         failure: str | None = None
         outside = sys.exception()
         try:
-            with self._on_the_card(before), self._told(stage):
+            with self._on_the_card(before):
                 values.append(rung.run())
                 self.card.sync()
         except BaseException as error:

@@ -1,0 +1,153 @@
+"""The fine level: every move of an allocator, and nothing where it is not wanted."""
+
+from __future__ import annotations
+
+import gc
+from typing import Any
+
+import pytest
+import torch
+
+from tests.cases.common import virtual
+from tightfit.allocators import KINDS
+from tightfit.card import history, open_card
+from tightfit.card.history import Entry, entries_of
+from tightfit.watch import Recorder
+from tightfit.watch.moves import moves_told
+
+
+def moves(recorder: Recorder, *kinds: str) -> list[int]:
+    return [event["bytes"] for event in recorder.events() if event["event"] in kinds]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_moves_of_a_virtual_card_sum_up_to_what_it_holds(kind: str) -> None:
+    """Allocated and reserved, at any time; what was there before is told first."""
+    card = virtual(f"1GiB,allocator={kind}")
+    before = torch.zeros(3000, device=card.device)
+    recorder = Recorder(fine=True)
+    with moves_told(card, recorder):
+        kept = [torch.zeros(size * 1000, device=card.device) for size in range(1, 9)]
+        del kept[::2]
+    now = card.read()
+    assert recorder.live_bytes == now.allocated
+    assert sum(moves(recorder, "reserve")) - sum(moves(recorder, "release")) == now.reserved
+    del before
+    with moves_told(card, recorder):  # what went while nobody listened
+        kept.clear()
+    assert recorder.live_bytes == card.read().allocated == 0
+
+
+def test_a_move_names_the_code_that_asked() -> None:
+    """By module, line and function; no folders."""
+    card, recorder = virtual("64MiB"), Recorder(fine=True)
+    with moves_told(card, recorder):
+        torch.zeros(1000, device=card.device)
+    (by,) = [event["by"] for event in recorder.events() if event["event"] == "allocate"]
+    assert by.startswith("tests.watch.test_moves:")
+    assert by.endswith("test_a_move_names_the_code_that_asked")
+    assert "/" not in by
+
+
+def test_the_coarse_level_hears_nothing() -> None:
+    """And no observer is left behind."""
+    for fine in (False, True):
+        card, recorder = virtual("64MiB"), Recorder(fine=fine)
+        with moves_told(card, recorder):
+            pass
+        torch.zeros(1000, device=card.device)
+        assert moves(recorder, "allocate", "free") == []
+
+
+def test_one_inside_another_hears_nothing_twice() -> None:
+    """A try within a call within a job."""
+    card, recorder = virtual("64MiB"), Recorder(fine=True)
+    with moves_told(card, recorder), moves_told(card, recorder):
+        kept = torch.zeros(1024, device=card.device)
+    assert moves(recorder, "allocate") == [kept.nbytes]
+
+
+def test_moves_are_told_also_where_the_block_fails() -> None:
+    """They are what somebody will look for."""
+    card, recorder = virtual("64MiB"), Recorder(fine=True)
+
+    def fails() -> None:
+        with moves_told(card, recorder):
+            torch.zeros(1024, device=card.device)
+            torch.zeros(1 << 30, device=card.device)
+
+    with pytest.raises(torch.OutOfMemoryError):
+        fails()
+    assert moves(recorder, "allocate") == moves(recorder, "free") == [4096]
+    assert not recorder.hears_moves
+
+
+def test_where_no_allocator_tells_tensors_are_counted_and_it_is_said() -> None:
+    """Each storage once, whoever shares it; also those that are there no more."""
+    card, recorder = open_card("cpu"), Recorder(fine=True)
+    weight = torch.ones(64, 64)
+    with moves_told(card, recorder), torch.no_grad():
+        x = torch.zeros(16, 64)
+        y = x.view(64, 16).t()
+        x = x @ weight
+        x.add_(1)
+        del y
+    gc.collect()
+    assert sorted(moves(recorder, "allocate")) == [4096, 4096]
+    assert moves(recorder, "free") == [4096]
+    del x
+    assert recorder.live_bytes == 0
+    (text,) = [event["text"] for event in recorder.events() if event["event"] == "unseen"]
+    assert "keeps no books" in text
+    assert "cannot be seen" in text
+
+
+def test_a_history_of_pytorch_is_read() -> None:
+    """Its actions by our names; the first frame that is a user's, without its folder."""
+    frames = [
+        {"filename": "/site/torch/nn/conv.py", "line": 3, "name": "forward"},
+        {"filename": "/home/me/model.py", "line": 7, "name": "decode"},
+    ]
+    trace: list[dict[str, Any]] = [
+        {"action": "segment_alloc", "addr": 512, "size": 2048, "time_us": 2_000_000},
+        {"action": "alloc", "addr": 512, "size": 1024, "time_us": 3_000_000, "frames": frames},
+        {"action": "free_requested", "addr": 512, "size": 1024},
+        {"action": "free_completed", "addr": 512, "size": 1024},
+        {"action": "snapshot", "addr": 0, "size": 0},
+        {"action": "segment_free", "addr": 512, "size": 2048},
+    ]
+    assert entries_of(trace) == [
+        Entry("reserve", 2048, 512, 2.0, None),
+        Entry("allocate", 1024, 512, 3.0, "model.py:7 decode"),
+        Entry("free", 1024, 512, None, None),
+        Entry("release", 2048, 512, None, None),
+    ]
+
+
+def test_a_history_is_told_when_it_happened(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After the block, by the clock of the recorder, in order with all else."""
+    recorder = Recorder(fine=True)
+    began = recorder._began
+    calls: list[dict[str, Any]] = []
+
+    class Memory:
+        def _record_memory_history(self, **options: Any) -> None:
+            calls.append(options)
+
+        def _snapshot(self, _: object) -> dict[str, Any]:
+            at = {"time_us": (began + 0.5) * 1e6}
+            return {"device_traces": [[{"action": "alloc", "addr": 5, "size": 7, **at}]]}
+
+    monkeypatch.setattr(history.torch.cuda, "memory", Memory())
+    monkeypatch.setattr(history.torch._C, "_cuda_isHistoryEnabled", lambda: False, raising=False)
+    card = virtual("64MiB")
+    monkeypatch.setattr(type(card), "kind", "cuda")
+    monkeypatch.setattr(card, "allocator", "native")
+    card.device = torch.device("cuda", 0)
+    with moves_told(card, recorder):
+        recorder.event("tick")
+    told = recorder.events()
+    assert [event["event"] for event in told] == ["tick", "allocate"]
+    assert told[1] == {"t": 0.5, "event": "allocate", "bytes": 7, "address": 5, "by": None}
+    assert calls[0]["max_entries"] > 0
+    assert calls[-1]["enabled"] is None
