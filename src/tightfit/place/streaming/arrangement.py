@@ -97,6 +97,7 @@ class Arrangement:
         if self._binding is None:
             raise UsageError(f"`{self._weights.name}` is not streamed any more.")
         with plain_mode():
+            self._placement.hide_own()
             groups = self._groups(residency)
             before = None if self.rests else self.residency
             if self._is_whole:
@@ -118,6 +119,7 @@ class Arrangement:
         if self._binding is None:
             raise UsageError(f"`{self._weights.name}` is not streamed any more.")
         with plain_mode():
+            self._placement.hide_own()
             if self._is_whole and not self.differs:
                 self.check()
             before = self._held()
@@ -129,6 +131,7 @@ class Arrangement:
                 _forget_frames(error)
                 self._clear()
                 raise
+            self._placement.show_own()
             return max(0, before - self._held())
 
     @property
@@ -145,6 +148,7 @@ class Arrangement:
         if not self._is_whole:
             why = _RESTS if self.rests else _FAILED
             raise UsageError(f"`{self._weights.name}` cannot be called now: {why}")
+        self._placement.hide_own()
         if self._inventory is not None:
             self._inventory.check()
         self._placement.tables.look()

@@ -137,6 +137,17 @@ class Binding:
         self._mostly = [spot for spot in self._spots.values() if spot.inner is None]
         self._keep_compiler_out()
 
+    def whole(self, run: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """What `run` gives, with all there that has to be in calls of the module as a whole."""
+        spot = self._spots[""]
+        if self.asleep or not spot.here:
+            return run(*args, **kwargs)
+
+        def enter(called: nn.Module, args: Any, kwargs: Any) -> tuple[Any, Any] | None:
+            return self._enter(spot, args, kwargs, called=called)
+
+        return ByItself()(enter, self._running.leave, run, args, kwargs)
+
     def close(self) -> None:
         """End calls that ended unseen, and take the hooks away; harmless when repeated."""
         while self._handles:

@@ -28,7 +28,7 @@ from tightfit.place.streaming.store import Key, Store, key_of
 from tightfit.place.streaming.tables import Tables
 from tightfit.place.streaming.tracing import Tracer
 from tightfit.weigh.conversions import Conversions
-from tightfit.weigh.shells import is_wrapper, outers_of
+from tightfit.weigh.shells import Inner, is_wrapper, outers_of
 from tightfit.weigh.tensors import Held, Kind, identity, walk
 
 
@@ -84,6 +84,7 @@ class Placement:
         self.host = host
         self._seats: dict[int, Seat] = {}
         self._husks: list[Husk] = []
+        self._own: list[Seat] = []
         self._heads = dict(module.named_modules())
         self._placeholders = Placeholders(card.device)
         self._lane = host.lane
@@ -159,6 +160,8 @@ class Placement:
             if id(held.tensor) not in self._seats:
                 seat = self._seats[id(held.tensor)] = Seat(held.tensor, held.path)
                 self._placeholders.like(seat.like)
+                if held.owner is self._module and not isinstance(held, Inner):
+                    self._own.append(seat)
         for outer in outers_of(helds):
             if is_wrapper(outer.tensor):
                 self._husks.append(Husk(outer.tensor, outer.path, self._card.device))
@@ -245,6 +248,27 @@ class Placement:
         """Let the tensors of `group` show that they are away."""
         for seat, _ in self.store.seats_of(group):
             seat.bring(self._placeholders.like(seat.like))
+
+    def show_own(self) -> None:
+        """Between calls: what the module itself owns, and is away, shows its values on the host.
+
+        Pipelines read such weights themselves, and are given no NaN.
+        """
+        there = {
+            id(seat.tensor)
+            for each in self._residents.values()
+            if each.master is None
+            for seat, _ in self.store.seats_of(each.group)
+        }
+        for seat in self._own:
+            if id(seat.tensor) not in there:
+                seat.show()
+
+    def hide_own(self) -> None:
+        """It shows that it is away, as it has to before a call; harmless when repeated."""
+        for seat in self._own:
+            if seat.shown:
+                seat.bring(self._placeholders.like(seat.like))
 
     def close_rings(self, *, keep: Collection[int]) -> int:
         """Drain all rings but those of these numbers, and free their slots; how many bytes."""

@@ -21,6 +21,7 @@ class Seat:
         tensor: the object that the module holds.
         converts: in calls, the tensor shows a copy of what is stored, in another dtype.
         stored: then, what it is converted from; None between calls.
+        shown: the tensor shows its values on the host, though it is away.
     """
 
     __slots__ = (
@@ -31,6 +32,7 @@ class Seat:
         "_unpack",
         "_wanted_grad",
         "converts",
+        "shown",
         "stored",
         "tensor",
     )
@@ -41,6 +43,7 @@ class Seat:
         self._like: torch.Tensor = self._master
         self._unpack: Callable[[], torch.Tensor] | None = None
         self.converts = False
+        self.shown = False
         self.stored: torch.Tensor | None = None
         self._path = path
         self._aside: torch.Tensor | None = None  # of another kind: holds what is the object's own
@@ -83,6 +86,7 @@ class Seat:
 
     def bring(self, view: torch.Tensor) -> None:
         """Stand for `view`, on another device than so far. Raises `UsageError`."""
+        self.shown = False
         same: Any = torch._has_compatible_shallow_copy_type
         if same(self.tensor, view):
             self.tensor.data = view
@@ -104,13 +108,21 @@ class Seat:
             ) from None
         self._aside = shell
 
+    def show(self) -> None:
+        """Stand for the values on the host until the next `bring`."""
+        self._stand_for(self.master)
+        self.shown = True
+
     def restore(self) -> None:
         """Stand for the master again, as at first; harmless when repeated."""
         self._master = self._like = master = self.master
         self._unpack = None
+        self._stand_for(master)
+        self.tensor.requires_grad_(self._wanted_grad)
+
+    def _stand_for(self, master: torch.Tensor) -> None:
         if self._aside is not None:
             _swap(self.tensor, self._aside)
             self._aside = None
         if self.tensor.data_ptr() != master.data_ptr() or self.tensor.device.type != "cpu":
             self.tensor.data = master
-        self.tensor.requires_grad_(self._wanted_grad)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from typing import Any
 
 import torch
 from torch import nn
@@ -116,6 +117,24 @@ class Streaming:
         """
         if self._binding.running.owner == threading.get_ident():
             self._binding.running.end_all()
+
+    def show_own(self) -> None:
+        """Until the next call, what the module itself owns and is away shows its values on the
+        host, for whoever reads it meanwhile; what its parts own shows NaN."""
+        with plain_mode():
+            self._placement.show_own()
+
+    def hide_own(self) -> None:
+        """What `show_own` showed is away again, for a call that is about to be made."""
+        with plain_mode():
+            self._placement.hide_own()
+
+    def whole(self, run: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """What `run`, a method of the module, gives: as in a call, what the module owns is there.
+
+        So it is where that streams; else the method's own calls are the outermost ones.
+        """
+        return self._binding.whole(run, args, kwargs)
 
     def newcomers(self) -> list[Held]:
         """The parameters that came to it."""
@@ -241,8 +260,8 @@ def streamed(
     Results are the same bit for bit as with everything on the card. What streams is packed into
     buffers of our own on the host, and stays in them afterwards; nothing is ever copied back.
     Parameters stay the objects they are, without gradients; outside calls those that stream show
-    NaN, and state dicts have the true values. Inputs on the host are moved to the card, results
-    stay there. Other threads wait for one another's calls.
+    NaN (see `Streaming.show_own`), and state dicts have the true values. Inputs on the host are
+    moved to the card, results stay there. Other threads wait for one another's calls.
 
     Args:
         module: on the host, in any state of gradients; which way it is called does not matter.

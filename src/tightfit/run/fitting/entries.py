@@ -12,8 +12,15 @@ from torch import nn
 from tightfit.place.streaming.compiled import Door
 from tightfit.run.fitting.guard import Guard
 
-METHODS = ("encode", "decode", "get_text_features", "get_image_features")
-"""What pipelines call on autoencoders, and on encoders of two kinds of things, instead of them."""
+METHODS = (
+    "encode",
+    "decode",
+    "get_text_features",
+    "get_image_features",
+    "post_process_latents",
+)
+"""What pipelines call on autoencoders, on encoders of two kinds of things, and on priors, instead
+of them."""
 
 Enter = Callable[[str, Callable[..., Any], tuple[Any, ...], dict[str, Any]], Any]
 """Given the method's name, what it does, and its arguments; gives the result."""

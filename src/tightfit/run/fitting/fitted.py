@@ -187,6 +187,7 @@ class Fitted:
                     )
             self._opened = True
             self._open_ways()
+            self._show_own()
         except BaseException:
             self.close()
             raise
@@ -330,6 +331,7 @@ class Fitted:
             )
         except MemoryShortage as error:
             self._note(f"{why}, and there was no room for the weights then: {error.what}")
+        self._show_own()
 
     def _notice(self, call: Call) -> None:
         """Weigh the module anew where it has other weights than when it was weighed."""
@@ -401,6 +403,7 @@ class Fitted:
             finally:
                 self._inside = False
                 self.calls += 1
+                self._show_own()
 
     def _call(self, call: Call, run: Callable[..., Any]) -> Any:
         """Whole; where there is no room for it even so, a batch in two halves."""
@@ -470,7 +473,7 @@ class Fitted:
             if not call.is_there:
                 args, kwargs = tree_map(self._to_card, (args, kwargs))
             with lessons.tuners.same_strengths(), self._nothing_missed(key):
-                return run(*args, **kwargs)
+                return self._run(call.method, run, args, kwargs)
 
         def first() -> Any:
             keeping.call = self.calls
@@ -560,6 +563,20 @@ class Fitted:
             return call()
         with self.card.cap(supply.budget):
             return call()
+
+    def _run(
+        self, method: str, run: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        session = self._kept.session
+        if session is None or method == "forward":
+            return run(*args, **kwargs)
+        session.hide_own()
+        return session.whole(run, args, kwargs)
+
+    def _show_own(self) -> None:
+        """Pipelines read such weights between calls."""
+        if self._keeping is not None and self._keeping.session is not None:
+            self._keeping.session.show_own()
 
     def _to_card(self, leaf: object) -> object:
         if isinstance(leaf, torch.Tensor) and leaf.device.type == "cpu":

@@ -178,6 +178,7 @@ class Keeping:
             self.rests = True
             return 0
         before = session.residency.resident_bytes if self._placement is not None else 0
+        freed = 0
         try:
             freed = session.rest(waits=False)
         finally:
