@@ -147,3 +147,31 @@ def test_a_word_that_is_taught_between_two_pictures_is_known(vram: int | None) -
         tightfit.unfit(pipe)
     assert torch.equal(made, wanted)
     assert not torch.equal(made, without)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("vram", [None, TIGHT])
+def test_a_word_that_was_taught_is_forgotten_between_two_pictures(vram: int | None) -> None:
+    """The other way reads embeddings, which may be away, and makes new ones of them."""
+    plain = tightfit.fit(with_spelling(), card=open_card("virtual:1GiB"))
+    wanted = pictured(plain, "a fox")
+    tightfit.unfit(plain)
+    pipe = tightfit.fit(with_spelling(), card=open_card("virtual:1GiB"), vram=vram)
+    attributes = set(vars(pipe))
+    try:
+        teach(pipe)
+        taught = pictured(pipe, "a <fox>")
+        pipe.unload_textual_inversion()
+        pipe.unload_textual_inversion(text_encoder=pipe.text_encoder_2, tokenizer=pipe.tokenizer_2)
+        sizes = [
+            part.get_input_embeddings().num_embeddings
+            for part in (pipe.text_encoder, pipe.text_encoder_2)
+        ]
+        made = pictured(pipe, "a fox")
+    finally:
+        tightfit.unfit(pipe)
+    assert "unload_textual_inversion" in attributes
+    assert "unload_textual_inversion" not in vars(pipe)
+    assert sizes == [54, 54]
+    assert torch.equal(made, wanted)
+    assert not torch.equal(made, taught)

@@ -140,6 +140,32 @@ def answer_for(module: nn.Module, device: torch.device) -> Callable[[], None]:
     return end
 
 
+def unload_by(pipe: Any, unload: Callable[[Any, Callable[[], Any]], Any]) -> Callable[[], None]:
+    """Let `pipe.unload_textual_inversion` go through `unload`; call what is returned to end that.
+
+    It reads the embeddings of a text encoder, which `unload` is told, and makes new ones of them.
+    """
+    name = "unload_textual_inversion"
+    own = getattr(pipe, name, None)
+    if not callable(own):
+        return lambda: None
+
+    @functools.wraps(own)
+    def unloaded(*args: Any, **kwargs: Any) -> Any:
+        encoder = args[2] if len(args) > 2 else kwargs.get("text_encoder")
+        if encoder is None:
+            encoder = getattr(pipe, "text_encoder", None)
+        return unload(encoder, lambda: own(*args, **kwargs))
+
+    vars(pipe)[name] = unloaded
+
+    def end() -> None:
+        if vars(pipe).get(name) is unloaded:
+            del vars(pipe)[name]
+
+    return end
+
+
 def code_by(module: nn.Module, code: Code, as_written: AsWritten) -> Callable[[], None]:
     """Let `module.encode` and `module.decode` code by `code`; call what is returned to end that.
 

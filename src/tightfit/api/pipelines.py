@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import nn
 
-from tightfit.adapters.live_pipeline import components_of
+from tightfit.adapters.live_pipeline import components_of, unload_by
 from tightfit.api.shared_vae import Codes, SharedVae
 from tightfit.api.sharing import SharedCard
 from tightfit.api.taken import Taken
@@ -57,6 +58,7 @@ class FittedPipeline:
     before_decode: Callable[[torch.Tensor], None] | None = None
     codes: Codes = field(default_factory=Codes)
     _parts: dict[str, Taken] = field(default_factory=dict)
+    _undo: ExitStack = field(default_factory=ExitStack)
 
     def __repr__(self) -> str:
         names = ", ".join((*self.networks, *self.vaes))
@@ -138,6 +140,7 @@ class FittedPipeline:
                 else:
                     taken = shared.take(each.module, name, self, mode=mode, pack=pack)
                 self._parts[each.name] = taken
+            self._undo.callback(unload_by(self.pipe, self._unload))
         except BaseException:
             self.close()
             raise
@@ -147,6 +150,7 @@ class FittedPipeline:
 
         Raises `UsageError` where one is being called by this thread: all others are given back.
         """
+        self._undo.close()
         failed: UsageError | None = None
         for name, taken in reversed(list(self._parts.items())):
             try:
@@ -157,6 +161,14 @@ class FittedPipeline:
                 del self._parts[name]
         if failed is not None:
             raise failed
+
+    def _unload(self, encoder: object, unload: Callable[[], Any]) -> Any:
+        """Words that were taught are forgotten again, by new embeddings of an encoder."""
+        parts = (each for each in self._parts.values() if each.module is encoder)
+        network = next((each.network for each in parts), None)
+        if network is None:
+            return unload()
+        return network.altered_by("unload_textual_inversion", unload)
 
 
 _REMEMBERED = 64

@@ -244,6 +244,14 @@ class Fitted:
             if self._keeping is not None and not self._inside:
                 self._steps.tell(self._keeping.session)
 
+    def altered_by(self, method: str, run: Callable[[], Any]) -> Any:
+        """What `run` gives, which reads and changes weights from outside: all are on the host then.
+
+        As for a method of the module that does so. Raises `UsageError`, calling it `method`, in the
+        middle of a call, and where weights lie by a plan of the user's.
+        """
+        return self._alter(method, run, (), {})
+
     def _open_ways(self) -> None:
         """From here on, calls and what changes weights come here first."""
         self._entries = Entries(self.module, self.card.device, self._enter, self._note)
