@@ -39,14 +39,20 @@ def tiny_linear(device: torch.device) -> None:
         layer(torch.zeros(4, 64, device=device))
 
 
-def assert_only_a_workspace(card: Card, run: Any, state: Any) -> None:
-    """Told apart at the first run, gone from the figures after it; a leak beside it is found."""
+def assert_only_a_workspace(card: Card, run: Any, state: Any) -> int:
+    """No leak at any run, and no growth after the first; a leak beside it is found.
+
+    Bytes that the first run left.
+    """
+    grew: list[int] = []
     for at in range(10):
         with tightfit.leakcheck(card) as check:
             run()
         assert check.leaks == ()
         assert check.found is not None
-        assert any(check.found.workspaces.values()) is (at == 0)
+        if at:
+            assert not any(check.found.workspaces.values())
+        grew.append(sum(check.found.workspaces.values()))
     with tightfit.leakcheck(card, report_only=True) as check:
         run()
         state.kept = torch.zeros(MIB // 4, device=card.device)
@@ -56,6 +62,7 @@ def assert_only_a_workspace(card: Card, run: Any, state: Any) -> None:
         MIB,
         f"module {NAME} → kept → Tensor [262144] float32, 1.0 MiB",
     )
+    return grew[0]
 
 
 def test_l01_a_library_workspace_is_no_leak_and_a_leak_beside_it_is_found(state: Any) -> None:
@@ -68,7 +75,7 @@ def test_l01_a_library_workspace_is_no_leak_and_a_leak_beside_it_is_found(state:
             workspaces.append(card.charge(8 * MIB, "workspace"))
         tiny_linear(card.device)
 
-    assert_only_a_workspace(card, run, state)
+    assert assert_only_a_workspace(card, run, state) == 8 * MIB
     card.discharge(workspaces.pop())
 
 
@@ -81,6 +88,7 @@ def test_l01_the_workspace_of_cublas_is_no_leak_and_a_leak_beside_it_is_found(st
     def run() -> None:
         with torch.cuda.stream(stream):
             tiny_linear(card.device)
+            torch.mm(*[torch.zeros(64, 64, device=card.device)] * 2)
         stream.synchronize()
 
     assert_only_a_workspace(card, run, state)

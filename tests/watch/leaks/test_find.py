@@ -528,6 +528,17 @@ def test_the_search_keeps_nothing_alive(card: VirtualCard, state: Any) -> None:
         assert found.bytes == MIB
 
 
+def test_the_search_leaves_no_frame_of_its_own_behind(card: VirtualCard) -> None:
+    """It reads frames that run, and is among them: a local is gone when it is dropped."""
+    first = before(card)
+    kept = [big(card)]
+    with uncollected():
+        assert one(first).kind is Hold.FRAME
+        kept.clear()
+        assert card.read().allocated == 0
+        assert nothing(what_stayed(first))
+
+
 def test_a_search_that_is_cut_short_says_so(card: VirtualCard, state: Any) -> None:
     """Depth, time, and the number of chains each have a limit."""
     first = before(card)

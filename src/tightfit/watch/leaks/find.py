@@ -84,12 +84,14 @@ def what_stayed(
     """
     with _no_collection():
         search = _Search(before, limits or Limits())
-        if traced is not None:
-            traced()
-        workspaces, readings = search.books()
-        leaks = search.run()
-        pending, notes = search.pending, search.notes
-        search.let_go()
+        try:
+            if traced is not None:
+                traced()
+            workspaces, readings = search.books()
+            leaks = search.run()
+            pending, notes = search.pending, search.notes
+        finally:
+            search.let_go()
     if pending:
         gc.collect()
         leaks += [_settled(leak, weak) for leak, weak in pending]

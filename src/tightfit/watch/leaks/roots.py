@@ -6,7 +6,6 @@ import contextvars
 import sys
 import sysconfig
 import threading
-from collections.abc import Iterator
 from dataclasses import dataclass
 from types import FrameType
 from typing import Any
@@ -62,22 +61,27 @@ def running() -> list[Root]:
     """Frames that run in any thread, without the leak finder's own, and what they handle."""
     names = {each.ident: each.name for each in threading.enumerate()}
     main = threading.main_thread().ident
-    roots = []
-    for thread, top in sys._current_frames().items():
-        whose = "" if thread == main else f" in thread {names.get(thread, thread)}"
-        for frame in _upwards(top):
-            pairs = named_locals(frame)
-            roots.append(
-                Root(
-                    f"running frame {place_of(frame)}{whose}",
-                    [f"local {name}" for name, _ in pairs],
-                    [value for _, value in pairs],
-                    runs=True,
-                )
-            )
+    roots: list[Root] = []
+    frame: FrameType | None = None
+    try:
+        for thread, frame in list(sys._current_frames().items()):
+            whose = "" if thread == main else f" in thread {names.get(thread, thread)}"
+            while frame is not None:
+                if not is_ours(frame.f_code):
+                    roots.append(_of_frame(frame, whose))
+                frame = frame.f_back
+    finally:
+        frame = None  # among them is our own, which would hold itself, and all of this
     handled = [error for error in sys._current_exceptions().values() if error is not None]
     roots.append(Root("being handled", [""] * len(handled), list(handled), runs=True))
     return roots
+
+
+def _of_frame(frame: FrameType, whose: str) -> Root:
+    pairs = named_locals(frame)
+    names = [f"local {name}" for name, _ in pairs]
+    values = [value for _, value in pairs]
+    return Root(f"running frame {place_of(frame)}{whose}", names, values, runs=True)
 
 
 def _is_library(name: str, module: Any) -> bool:
@@ -85,11 +89,3 @@ def _is_library(name: str, module: Any) -> bool:
         return True
     file = attributes_of(module).get("__file__")
     return isinstance(file, str) and file.startswith(_INSTALLED)
-
-
-def _upwards(top: FrameType) -> Iterator[FrameType]:
-    frame: FrameType | None = top
-    while frame is not None:
-        if not is_ours(frame.f_code):
-            yield frame
-        frame = frame.f_back
