@@ -85,6 +85,14 @@ def test_every_row_covers_every_column_however_many_steps_there_are() -> None:
             assert all(one[1] == two[0] for one, two in pairwise(edges))
 
 
+def test_blocks_stand_in_the_order_of_their_numbers() -> None:
+    """Whichever were placed first: what is spread among what can be seen."""
+    names = ["inp", "blocks.10", "blocks.2", "out", "blocks.9"]
+    found = residency([placed(0.0, name, "resident") for name in names])
+    assert found is not None
+    assert [row.name for row in found.rows] == ["inp", "blocks.2", "blocks.9", "blocks.10", "out"]
+
+
 def test_many_blocks_that_are_alike_share_a_line() -> None:
     """Nothing is lost: bytes and counts add up."""
     events = [placed(0.0, f"b{n}", "resident" if n < 150 else "streamed") for n in range(200)]

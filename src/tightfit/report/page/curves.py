@@ -97,11 +97,13 @@ def curve(samples: Sequence[tuple[float, int]], *, most: int = MOST_POINTS) -> C
     )
 
 
-def samples_of(events: Sequence[Event], kind: str, figure: str) -> list[tuple[float, int]]:
-    """What events of a kind say of a figure, where they say it."""
+def samples_of(
+    events: Sequence[Event], kinds: Sequence[str], figure: str
+) -> list[tuple[float, int]]:
+    """What events of these kinds say of a figure, where they say it."""
     found = []
     for event in events:
-        value = whole(event, figure) if event["event"] == kind else None
+        value = whole(event, figure) if event["event"] in kinds else None
         if value is not None:
             found.append((at(event), value))
     return found

@@ -90,13 +90,14 @@ def books(trace: Trace) -> Books | None:
     """The ledger of a trace; None where neither a ledger nor an estimate was told."""
     report = report_of(trace)
     plans = [event for event in trace.events if event["event"] == "plan"]
-    planned = _lines(plans[-1]) if plans else {}
+    planned = max(map(_lines, plans), key=_ours, default={})
     came_to = _lines(report) or planned
     estimate = mapping(report, "estimate")
     expected = whole(estimate, "peak_bytes")
     source = text(estimate, "source")
-    if expected is None and plans:
-        expected, source = whole(plans[-1], "peak_bytes", "predicted_bytes"), "the plan"
+    if expected is None and planned:
+        slack, _ = planned.get("slack", (0, ""))
+        expected, source = _ours(planned) - (slack or 0), "the plan"
     if not came_to and expected is None:
         return None
     keys = [key for key in (*OURS, *CARD, *HOST) if key in came_to or key in planned]
@@ -110,6 +111,11 @@ def books(trace: Trace) -> Books | None:
         _or(whole(report, "peak_bytes"), trace.peak_allocated_bytes),
         _or(whole(report, "peak_reserved_bytes"), trace.peak_reserved_bytes),
     )
+
+
+def _ours(lines: Mapping[str, tuple[int | None, str]]) -> int:
+    """What the budget has to hold of it."""
+    return sum(lines[key][0] or 0 for key in OURS if key in lines)
 
 
 def _lines(values: Event) -> dict[str, tuple[int | None, str]]:

@@ -24,6 +24,7 @@ from tightfit.report.trace_file import Trace
 
 _COLUMNS = 1000
 _MOST_FLOORS = 150
+_MOST_NAMES = 4
 
 
 def page(trace: Trace) -> str:
@@ -85,7 +86,10 @@ def _title(story: Story) -> str:
     """``encode · AutoencoderKLWan · virtual:59MiB``, as far as it is known."""
     report = story.report
     model, card = mapping(report, "model"), mapping(report, "card")
-    words = (text(report, "command"), text(model, "name", "spec"), text(card, "name"))
+    plans = dict.fromkeys(text(event, "name") for event in story.trace.of("plan"))
+    planned = ", ".join(list(plans)[:_MOST_NAMES])
+    name = text(model, "name", "spec") or planned
+    words = (text(report, "command"), name, text(card, "name"))
     return " · ".join(word for word in words if word) or "a trace"
 
 
@@ -104,7 +108,9 @@ def _outcome(story: Story) -> tuple[str, str]:
     if story.failed:
         many = "one try" if len(story.failed) == 1 else f"{len(story.failed)} tries"
         return "ok", f"Done, after {many} that ran out of memory."
-    return "ok", "Done."
+    if story.after is not None or text(story.report, "command"):
+        return "ok", "Done."
+    return "ok", "No failure is in this trace."
 
 
 def _missing(story: Story) -> list[str]:

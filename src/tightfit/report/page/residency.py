@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
+from typing import TypeVar
 
 from tightfit.report.page.fields import Event, at, rows, text, whole
 from tightfit.report.page.names import Key, label
 
 STATES = ("resident", "streamed", "packed", "evicted")
 """``packed`` weights stay on the card, losslessly compressed; ``evicted`` ones lie on the host."""
+T = TypeVar("T")
+_NUMBER = re.compile(r"\d{1,9}")
 _MOST_COLUMNS = 120
 _MOST_ROWS = 90
 
@@ -47,7 +51,7 @@ class Residency:
 
     Attributes:
         columns: what each column is: ``load``, ``step 1``, …
-        rows: in the order in which blocks were placed.
+        rows: blocks of one name beside one another, by their numbers.
     """
 
     columns: tuple[str, ...]
@@ -80,7 +84,7 @@ def residency(events: Sequence[Event]) -> Residency | None:
             1,
             _runs([history[column] for column in kept]),
         )
-        for key, history in books.histories().items()
+        for key, history in _in_order(books.histories())
     ]
     if len(found) > _MOST_ROWS:
         found = _together(found)
@@ -109,6 +113,8 @@ class _Books:
         elif kind == "evicted" and (network, block) in self.states:
             self.states[network, block] = "evicted"
         elif kind == "rests":
+            if not self.columns and self.states:
+                self.end_column()
             for key in [key for key in self.states if key[0] == network]:
                 self.states[key] = "evicted"
                 self._resting.add(key)
@@ -176,6 +182,20 @@ class _Books:
         for key in [key for key in self._resting if key[0] == network]:
             self.states[key] = self._placed[key]
             self._resting.discard(key)
+
+
+def _in_order(histories: dict[Key, T]) -> list[tuple[Key, T]]:
+    """Those of a network and a name (without its numbers) together, where the first of them was
+    placed; by number among themselves."""
+    first: dict[tuple[str, str], int] = {}
+
+    def place(item: tuple[Key, T]) -> tuple[int, list[int]]:
+        (network, block), _ = item
+        stem = (network, _NUMBER.split(block, maxsplit=1)[0])
+        numbers = [int(digits) for digits in _NUMBER.findall(block)]
+        return first.setdefault(stem, len(first)), numbers
+
+    return sorted(histories.items(), key=place)
 
 
 def _runs(history: Sequence[str | None]) -> tuple[Run, ...]:

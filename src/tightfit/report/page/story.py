@@ -17,6 +17,9 @@ from tightfit.report.page.residency import Residency, residency
 from tightfit.report.page.tiles import Picture, picture
 from tightfit.report.trace_file import Trace
 
+_LOOKS = ("memory", "placed", "ring")
+"""Kinds of events that say how the card looks then."""
+
 
 @dataclass(frozen=True)
 class Story:
@@ -81,7 +84,7 @@ class Story:
 def tell(trace: Trace) -> Story:
     """Read the whole trace; what it does not say is None or empty."""
     events = trace.events
-    allocated = curve(samples_of(events, "memory", "allocated_bytes"))
+    allocated = curve(samples_of(events, _LOOKS, "allocated_bytes"))
     times = [at(event) for event in events]
     start, stop = min(times, default=0.0), max(times, default=0.0)
     report = report_of(trace)
@@ -92,8 +95,8 @@ def tell(trace: Trace) -> Story:
         trace=trace,
         report=report,
         allocated=allocated,
-        reserved=curve(samples_of(events, "memory", "reserved_bytes")),
-        others=curve(samples_of(events, "others", "bytes")),
+        reserved=curve(samples_of(events, _LOOKS, "reserved_bytes")),
+        others=curve(samples_of(events, ("others",), "bytes")),
         start=start,
         stop=max(stop, start + 1e-6),
         budget=budget_of(trace),

@@ -258,7 +258,7 @@
     const stage = during(data.stages);
     const attempt = during(data.tries);
     const told = stage && !(attempt && attempt[2].startsWith(stage[2]));
-    const doing = [told && stage[2], attempt && `${attempt[2]}${attempt[3] === "oom" ? " (this try fails)" : ""}`].filter(Boolean).join(", ") || "between tries";
+    const doing = [told && stage[2], attempt && `${attempt[2]}${attempt[3] === "oom" ? " (this try fails)" : ""}`].filter(Boolean).join(", ") || (data.tries.length ? "between tries" : "the trace does not say");
     byId("now-doing").textContent = doing;
     list("now-who", whoHeld(total));
     const count = upTo(markTimes, now);
