@@ -551,7 +551,7 @@ def test_a_search_that_is_cut_short_says_so(card: VirtualCard, state: Any) -> No
     found = what_stayed(first, limits=Limits(seconds=0))
     assert "the time for the search ran out" in found.notes[0]
     found = what_stayed(first, limits=Limits(chains=1))
-    assert found.notes == ("1 more storages of 16 B in all stayed; the 1 largest are told.",)
+    assert found.notes == ("1 more storage of 16 B in all stayed: these are small.",)
     assert [leak.bytes for leak in found.leaks] == [MIB]
 
 

@@ -177,10 +177,8 @@ class _Search:
         rest = self._stayed[self.limits.chains :]
         if rest:
             size = format_bytes(sum(each.size for each in rest))
-            self.notes.append(
-                f"{len(rest)} more storages of {size} in all stayed; the {len(told)} largest are "
-                "told."
-            )
+            what = "storage" if len(rest) == 1 else "storages"
+            self.notes.append(f"{len(rest)} more {what} of {size} in all stayed: these are small.")
         return told
 
     def _paths(self, told: list[Stored]) -> dict[int, list[Any]]:

@@ -32,7 +32,7 @@ class Limits:
 
     seconds: float = 10.0
     depth: int = 100
-    chains: int = 100
+    chains: int = 2000
 
 
 @dataclass(eq=False)
