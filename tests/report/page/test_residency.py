@@ -85,6 +85,23 @@ def test_every_row_covers_every_column_however_many_steps_there_are() -> None:
             assert all(one[1] == two[0] for one, two in pairwise(edges))
 
 
+def test_a_step_that_is_told_late_counts_when_it_was() -> None:
+    """At `start`, and its own placements come before it is over."""
+    use = {"name": "b1", "moved_bytes": 5}
+    late = {"network": "a", "blocks": [use]}
+    events = [
+        placed(0.2, "b0", "resident"),
+        placed(0.3, "b1", "streamed"),
+        event(1.5, "evicted", network="a", block="b0", bytes=5),
+        event(9.0, "streamed_step", start=0.1, seconds=0.5, **late),
+        event(9.0, "streamed_step", start=2.0, seconds=0.5, **late),
+    ]
+    found = residency(events)
+    assert found is not None
+    assert found.columns == ("load", "step 1", "step 2")
+    assert found.rows[0].runs == (Run(0, 2, "resident"), Run(2, 3, "evicted"))
+
+
 def test_blocks_stand_in_the_order_of_their_numbers() -> None:
     """Whichever were placed first: what is spread among what can be seen."""
     names = ["inp", "blocks.10", "blocks.2", "out", "blocks.9"]

@@ -51,8 +51,12 @@ def callers(events: Sequence[Event], *, most: int = MOST_LOOKS) -> list[Look]:
 
 
 def _changes(moves: Sequence[Event]) -> list[tuple[str, int]]:
-    """(code, bytes more) for each; a free of what was never seen changes nothing."""
+    """(code, bytes more) for each; a free of what was never seen changes nothing.
+
+    Where addresses are not told, a free is of the newest of that size.
+    """
     owners: dict[int, tuple[str, int]] = {}
+    by_size: dict[int, list[str]] = {}
     found = []
     for event in moves:
         address, size = whole(event, "address"), whole(event, "bytes") or 0
@@ -60,8 +64,14 @@ def _changes(moves: Sequence[Event]) -> list[tuple[str, int]]:
             by = text(event, "by") or _NOBODY
             if address is not None:
                 owners[address] = (by, size)
+            else:
+                by_size.setdefault(size, []).append(by)
             found.append((by, size))
         else:
-            by, known = owners.pop(address, (_NOBODY, 0)) if address is not None else (_NOBODY, 0)
+            by, known = _NOBODY, 0
+            if address is not None:
+                by, known = owners.pop(address, (_NOBODY, 0))
+            elif by_size.get(size):
+                by, known = by_size[size].pop(), size
             found.append((by, -known))
     return found

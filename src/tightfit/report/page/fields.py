@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from tightfit.report.trace_file import Trace
@@ -67,6 +67,20 @@ def words(values: Event, name: str) -> list[str]:
 def at(event: Event) -> float:
     """Seconds since the start; 0 where the event does not say."""
     return real(event, "t") or 0.0
+
+
+def in_order(events: Iterable[Event]) -> list[Event]:
+    """By when they were over: a streamed step is told later than it was, and began at `start`."""
+    return [event for _, event in sorted(((_over(each), each) for each in events), key=_first)]
+
+
+def _over(event: Event) -> float:
+    start = real(event, "start") if event["event"] == "streamed_step" else None
+    return at(event) if start is None else start + (real(event, "seconds") or 0.0)
+
+
+def _first(pair: tuple[float, Event]) -> float:
+    return pair[0]
 
 
 def size(amount: int | None) -> str:

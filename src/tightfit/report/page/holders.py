@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tightfit.report.page.fields import Event, at, text, whole
+from tightfit.report.page.fields import Event, at, in_order, text, whole
 from tightfit.report.page.names import Key, label, networks_of
 
 _MOST = 4000
@@ -44,7 +44,7 @@ def holders(events: Sequence[Event]) -> Holders:
         held[key] = amount
         changes.append((at(event), names.setdefault(key, len(names)), amount))
 
-    for event in sorted(events, key=at):
+    for event in in_order(events):
         kind, network = event["event"], text(event, "network")
         key = (network, text(event, "block"))
         if kind == "placed" and key[1]:

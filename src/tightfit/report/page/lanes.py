@@ -103,6 +103,8 @@ def lanes(events: Sequence[Event]) -> Lanes | None:
     told = [event for event in events if event["event"] == "streamed_step"]
     if not told:
         return None
+    if not any(_has_times(event) for event in told):
+        return None  # the card has no clock
     steps = [_step(event, number) for number, event in enumerate(told, start=1)]
     steady = steps[1:] or steps  # the first step also places weights
     worst = max(steady, key=lambda step: step.times_limit or 0.0)
@@ -122,6 +124,12 @@ def lanes(events: Sequence[Event]) -> Lanes | None:
     return Lanes(tuple(drawn), shown, tuple(listed), len(steps))
 
 
+def _has_times(event: Event) -> bool:
+    return real(event, "seconds") is not None or any(
+        real(use, "start", "copy_start") is not None for use in rows(event, "blocks")
+    )
+
+
 def _step(event: Event, number: int) -> Step:
     stall = real(event, "stall_ms")
     seconds, limit = real(event, "seconds"), real(event, "limit_seconds")
@@ -131,7 +139,7 @@ def _step(event: Event, number: int) -> Step:
     return Step(
         number=number,
         network=text(event, "network"),
-        time=at(event),
+        time=at(event) if real(event, "start") is None else real(event, "start") or 0.0,
         seconds=seconds,
         limit=limit,
         compute=real(event, "compute_seconds"),

@@ -118,7 +118,7 @@ def _missing(story: Story) -> list[str]:
     known = {
         "memory over time": story.allocated,
         "the residency map (which block was where)": story.residency,
-        "copies beside compute (streamed steps)": story.lanes,
+        "copies beside compute (needs a card with a clock, and the fine level)": story.lanes,
         "the ledger": story.books,
         "tiles over the picture": story.picture,
     }

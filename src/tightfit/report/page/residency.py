@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import TypeVar
 
-from tightfit.report.page.fields import Event, at, rows, text, whole
+from tightfit.report.page.fields import Event, in_order, rows, text, whole
 from tightfit.report.page.names import Key, label
 
 STATES = ("resident", "streamed", "packed", "evicted")
@@ -67,7 +67,7 @@ class Residency:
 def residency(events: Sequence[Event]) -> Residency | None:
     """The map of a trace; None where no block is told of."""
     books = _Books()
-    for event in sorted(events, key=at):
+    for event in in_order(events):
         books.enter(event)
     if not books.states:
         return None
@@ -163,7 +163,7 @@ class _Books:
 
     def _step(self, event: Event) -> None:
         network = text(event, "network")
-        if not self.columns:
+        if not self.columns and self.states:
             self.end_column()
         self._wake(network)
         for use in rows(event, "blocks"):
@@ -174,7 +174,7 @@ class _Books:
                 moved = whole(use, "moved_bytes")
                 if moved:
                     self.bytes.setdefault(key, moved)
-        if not self._by_steps:
+        if not self._by_steps and self.columns:
             self.end_column()
 
     def _wake(self, network: str) -> None:
