@@ -57,6 +57,17 @@ def test_slots_have_a_row_so_that_no_block_is_blamed_for_them() -> None:
     ]
 
 
+def test_a_network_that_comes_after_another_grows_from_what_that_one_left() -> None:
+    """What was freed in between is nobody's growth."""
+    left = {"event": "memory", "allocated_bytes": 10 * MIB, "reserved_bytes": 20 * MIB}
+    again = placed(1, 40, 64, 50)
+    rows = modules(trace(placed(0, 90, 96, 90), left, {"event": "plan"}, again))
+    assert [(row.grew, row.loosened) for row in rows] == [
+        (96 * MIB, 6 * MIB),
+        (44 * MIB, 4 * MIB),
+    ]
+
+
 def test_a_card_without_books_has_sizes_alone() -> None:
     """Unknown is not zero."""
     told = trace(placed(0, 40, 0, 0, reserved_bytes=None, allocated_bytes=None))

@@ -40,8 +40,10 @@ from tightfit.media.files import check_writable
 from tightfit.media.latents import LATENT_KINDS
 from tightfit.plan.size import LARGEST_BATCH
 from tightfit.plan.tilesize import parse_tile
+from tightfit.report.oom_log import without_prompts
 from tightfit.report.record import Report
 from tightfit.run.ladder import empty_frames, leaving_nothing
+from tightfit.watch.events import Told
 
 _MOST_SEED = 2**63 - 1
 _DRAWN = 2**32
@@ -234,7 +236,12 @@ def _made(
     """Load, make, give back."""
     made: list[Generated] = []
     chosen = task.chosen
-    with _ready(task) as (pipe, fitted), _coding(fitted, task.codes):
+    recorder = task.timeline.watching.recorder
+    with (
+        _ready(task) as (pipe, fitted),
+        _coding(fitted, task.codes),
+        fitted.shared.recording(recorder),
+    ):
         task.timeline.begins(None)
         told = {
             "scheduler": type(pipe.scheduler).__name__,
@@ -257,9 +264,12 @@ def _made(
                 error.add_note(f"{len(made)} were written before, and stay")
             raise
         except TightfitError as error:
-            error.report = failed(error, making, task.memory, chosen.about(fitted), so_far)
+            error.report = report = failed(error, making, task.memory, chosen.about(fitted), so_far)
+            recorder.tell(Told(without_prompts(report.as_dict())))
             raise
-        return made, describe(making, task.memory, chosen.about(fitted), made, so_far)
+        report = describe(making, task.memory, chosen.about(fitted), made, so_far)
+        recorder.tell(Told(without_prompts(report.as_dict())))
+        return made, report
 
 
 def _what(task: _Task) -> dict[str, str]:

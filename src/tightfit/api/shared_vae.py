@@ -101,6 +101,7 @@ class SharedVae:
                 shared.card,
                 request,
                 cancel=cancel,
+                recorder=shared.recorder,
                 progress=codes.progress,
                 calibrations=shared.calibrations,
             )

@@ -23,6 +23,7 @@ from tightfit.run.cancel import Cancel
 from tightfit.run.shelf import Shelf
 from tightfit.run.stopping import Stopping
 from tightfit.units import MIB, format_bytes
+from tightfit.watch import Recorder
 from tightfit.weigh import weight_bytes
 from tightfit.weigh.calibration import Calibrations
 
@@ -30,6 +31,8 @@ _owned: dict[nn.Module, tuple[SharedCard, Taken]] = {}
 """What lies on shared cards."""
 _guard = threading.Lock()
 _NOTES = 6
+_EVENTS = 4096
+"""That are kept for whoever asks what happened, where nobody brought a recorder."""
 _RECENT = 64
 """Calls: where several threads made them, others may be at work between theirs."""
 _SPARE = (32, 256 * MIB)
@@ -45,6 +48,7 @@ class SharedCard:
         shelf: who makes room for whom.
         stopping: which calls were asked to stop.
         calibrations: what was learnt of VAEs.
+        recorder: is told what the models do; see `recording`.
     """
 
     def __init__(self, card: Card, budget: Budget, *, one_of_several: bool = False) -> None:
@@ -54,6 +58,7 @@ class SharedCard:
         self.shelf = Shelf(self._room)
         self.stopping = Stopping()
         self.calibrations = Calibrations()
+        self.recorder = Recorder(limit=_EVENTS)
         self._budget = budget
         self._obeyed = budget, 0
         self._callers: deque[int] = deque(maxlen=_RECENT)
@@ -107,6 +112,7 @@ class SharedCard:
             )
             taken.undo.callback(lambda: unfit(module))
             taken.network = network
+            network.teller.network, network.teller.recorder = taken.name, self.recorder
             budget, spare = self._obeyed
             network.rebudget(budget, spare=spare)
             network.turn = lambda: self.at_work(taken)
@@ -171,6 +177,25 @@ class SharedCard:
                         taken.seconds += time.perf_counter() - start
                 finally:
                     self._depth -= 1
+
+    @contextmanager
+    def recording(self, recorder: Recorder) -> Iterator[None]:
+        """While inside, `recorder` is told what the models do; calls are told of at the end."""
+        before = self.recorder
+        self._record(recorder)
+        try:
+            yield
+        finally:
+            for each in self.models:
+                if each.network is not None:
+                    each.network.tell()
+            self._record(before)
+
+    def _record(self, recorder: Recorder) -> None:
+        self.recorder = recorder
+        for each in self.models:
+            if each.network is not None:
+                each.network.teller.recorder = recorder
 
     def settle(self) -> None:
         """Wait for the card, so that seconds are those of whoever was at work."""

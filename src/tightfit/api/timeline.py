@@ -80,6 +80,7 @@ class Timeline:
         now = self.card.read()
         self.peak_allocated = _higher(self.peak_allocated, now.peak_allocated)
         self.peak_reserved = _higher(self.peak_reserved, now.peak_reserved)
+        self.watching.recorder.peaks(now.peak_allocated, now.peak_reserved)
         if now.allocated is not None:
             self.watching.recorder.memory(now.allocated, now.reserved or 0)
 

@@ -43,10 +43,21 @@ class Row:
 
 
 def modules(trace: Trace) -> tuple[Row, ...]:
-    """A row for each `placed` and `ring` event, in order."""
+    """A row for each `placed` and `ring` event, in order.
+
+    Growth is from the row before; where a network begins to be placed, from the last look before.
+    """
     rows: list[Row] = []
     reserved = slack = 0
-    for event in trace.of("placed", "ring"):
+    seen: tuple[int, int] | None = None
+    for event in trace.of("memory", "plan", "placed", "ring"):
+        if event["event"] == "memory":
+            taken = event.get("reserved_bytes") or 0
+            seen = taken, taken - event["allocated_bytes"]
+            continue
+        if event["event"] == "plan":
+            reserved, slack = seen or (reserved, slack)
+            continue
         now, held = event.get("reserved_bytes"), event.get("allocated_bytes")
         loose = None if now is None else now - (held or 0)
         rows.append(

@@ -33,8 +33,8 @@ def oom_log(
         header: of its trace.
         events: the newest of its trace; no more than `MOST_EVENTS` are kept.
     """
-    known = _public(dict(report or {}))
-    kept = [_public(dict(event)) for event in events if event["event"] != "report"][-MOST_EVENTS:]
+    known = without_prompts(report or {})
+    kept = [without_prompts(event) for event in events if event["event"] != "report"][-MOST_EVENTS:]
     head = {key: value for key, value in header.items() if key != "tightfit_trace"}
     counts = {kind: n for kind, n in (header.get("counts") or {}).items() if kind != "report"}
     told = sum(counts.values()) or len(kept)
@@ -74,6 +74,11 @@ def public_arguments(arguments: Sequence[str]) -> list[str]:
             found.append(argument)
         hides = not hides and argument in _PRIVATE_OPTIONS
     return found
+
+
+def without_prompts(report: Mapping[str, Any]) -> dict[str, Any]:
+    """A report, or an event, without what a user wrote for a model to read."""
+    return {**_public(report)}
 
 
 def _public(value: Any) -> Any:

@@ -91,7 +91,7 @@ class Teller:
         self.recorder.on(self.card)
         if now.allocated is not None:
             self.recorder.memory(now.allocated, now.reserved or 0)
-        if now.held_by_others is not None and now.held_by_others != self._others:
+        if now.held_by_others is not None and now.held_by_others != (self._others or 0):
             self._others = now.held_by_others
             self.recorder.tell(Others(now.held_by_others))
 
