@@ -30,6 +30,7 @@ from tightfit.run.fitting.lessons import Lessons
 from tightfit.run.fitting.lora import check_loading
 from tightfit.run.fitting.missed import none_missed, refuse_made_of_nothing
 from tightfit.run.fitting.need import Call, Need, need_of
+from tightfit.run.fitting.part_doors import PartDoors
 from tightfit.run.fitting.placing import Weighed
 from tightfit.run.fitting.pressure import Pressure
 from tightfit.run.fitting.told_steps import ToldSteps
@@ -97,6 +98,8 @@ class Fitted:
     _keeping: Keeping | None = None
     _entries: Entries | None = None
     _alterations: Alterations | None = None
+    _part_doors: PartDoors | None = None
+    _ordered: set[str] = field(default_factory=set)
     _opened: bool = False
     _altered: bool = False
     _paths: frozenset[str] = frozenset()
@@ -234,7 +237,9 @@ class Fitted:
             self._keeping.call = self.calls or None
             self._pressure.moved()
             self._steps.tell(self._keeping.session)
-            return self._keeping.rest()
+            freed = self._keeping.rest()
+            self._watch_parts()
+            return freed
         finally:
             self._lock.release()
 
@@ -256,9 +261,21 @@ class Fitted:
         """From here on, calls and what changes weights come here first."""
         self._entries = Entries(self.module, self.card.device, self._enter, self._note)
         self._alterations = Alterations(self.module, self._alter, self._write)
+        self._watch_parts()
+
+    def _watch_parts(self) -> None:
+        """Where it is at rest, calls of its parts come here as well: they wake it."""
+        if self.rests and not self._inside and self._part_doors is None:
+            self._part_doors = PartDoors(self.module, self._enter)
+
+    def _leave_parts(self) -> None:
+        if self._part_doors is not None:
+            self._part_doors.close()
+            self._part_doors = None
 
     def _to_host(self) -> None:
         """Everything that is the module's is on the host, also what it has got since."""
+        self._leave_parts()
         if self._keeping is not None:
             self._steps.tell(self._keeping.session)
         if self._entries is not None:
@@ -372,6 +389,7 @@ class Fitted:
         try:
             _refuse_inference_tensors(self.module)
             self._lessons.forget()
+            self._ordered.clear()
             self._looked.clear()
             self._halved.clear()
             self._pressure.moved()
@@ -395,6 +413,7 @@ class Fitted:
             if self._inside:
                 return run(*args, **kwargs)
             self._inside = True
+            self._leave_parts()
             try:
                 call = Call(method, args, kwargs)
                 self._notice(call)
@@ -412,6 +431,7 @@ class Fitted:
                 self._inside = False
                 self.calls += 1
                 self._show_own()
+                self._watch_parts()
 
     def _call(self, call: Call, run: Callable[..., Any]) -> Any:
         """Whole; where there is no room for it even so, a batch in two halves."""
@@ -607,7 +627,7 @@ class Fitted:
         """Under which key the need of `call` is known; it is found where there is none yet.
 
         So is the order in which it uses the weights: where there is none, or where others may be
-        used than before, since adapters were switched on.
+        used than before, since adapters were switched on, or another method is called.
         """
         key = self._lessons.key(call)
         if key is not None:
@@ -616,7 +636,9 @@ class Fitted:
         known = keeping.weighed.order
         with nullcontext() if keeping.session is None else keeping.session.asleep():
             ask = known is None or bool(self._lessons.tuners.layers)
+            ask |= call.method not in self._ordered
             key, order = self._lessons.learn(call, order=ask)
+        self._ordered.add(call.method)
         if order is not None and known is not None:
             more = set(order.foreign) - set(known.foreign)
             order = replace(order, foreign=(*known.foreign, *more)) if more else None

@@ -8,6 +8,7 @@ from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -39,7 +40,7 @@ class Call:
     """A call of a module, or of a method of it.
 
     Attributes:
-        method: ``forward``, ``encode`` or ``decode``.
+        method: ``forward``, ``encode`` or such, or the path of a part that is called by itself.
         args, kwargs: what it is given.
     """
 
@@ -98,7 +99,7 @@ class Call:
 
     def on(self, module: nn.Module) -> Callable[[], object]:
         """The call, to be made; hooks on calls of `module` run as ever."""
-        method: Callable[..., object] = getattr(module, self.method)
+        method: Callable[..., object] = attrgetter(self.method)(module)
         if self.method == "forward":
             method = module
         return lambda: method(*self.args, **self.kwargs)
