@@ -171,6 +171,12 @@ def streamed_job(*, blocks: int = 24, steps: int = 12, gap: float = 0.06) -> Eve
             )
             events.append(event(t + 0.03, "wait", reason="another program took 1 GiB", seconds=0.1))
     end = begin + 0.27 * (steps + 1)
+    for n in range(40):
+        at = begin + 0.05 * n
+        events.append(
+            event(at, "allocate", bytes=700 * MIB, address=n, by="attention.py:88 forward")
+        )
+        events.append(event(at + 0.04, "free", bytes=700 * MIB, address=n))
     events.append(event(end, "rests", network="dit", bytes=held))
     events.append(memory(end, 30 * MIB, 64 * MIB))
     events.append(event(end + 0.1, "end", held_bytes=30 * MIB))

@@ -196,6 +196,11 @@ def test_pointing_at_a_streamed_job_names_the_blocks(browser: Browser) -> None:
     browser.hover("#plot", 0.8)
     assert "transformer_blocks.4: 320.0 MiB" in browser.text("now-who")
     assert "activations and the rest" in browser.text("now-who")
+    assert browser.text("now-code") == "nothing that was watched"
+    browser.script("""const plot = document.getElementById("plot");
+        plot.focus();
+        plot.dispatchEvent(new KeyboardEvent("keydown", { key: "p" }));""")
+    assert browser.text("now-code") == "attention.py:88 forward: 700.0 MiB"
     browser.shoot("streamed")
 
 

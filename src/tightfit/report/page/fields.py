@@ -70,13 +70,23 @@ def at(event: Event) -> float:
 
 
 def in_order(events: Iterable[Event]) -> list[Event]:
-    """By when they were over: a streamed step is told later than it was, and began at `start`."""
-    return [event for _, event in sorted(((_over(each), each) for each in events), key=_first)]
+    """By when they were over.
 
-
-def _over(event: Event) -> float:
-    start = real(event, "start") if event["event"] == "streamed_step" else None
-    return at(event) if start is None else start + (real(event, "seconds") or 0.0)
+    A streamed step is told later than it was: it began at `start`, and where its length is not
+    known it was over when the next one of its network began.
+    """
+    timed: list[tuple[float, Event]] = []
+    later: dict[str, float] = {}
+    for event in reversed(list(events)):
+        start = real(event, "start") if event["event"] == "streamed_step" else None
+        over = at(event)
+        if start is not None:
+            network, seconds = text(event, "network"), real(event, "seconds")
+            over = later.get(network, over) if seconds is None else start + seconds
+            later[network] = start
+        timed.append((over, event))
+    timed.reverse()
+    return [event for _, event in sorted(timed, key=_first)]
 
 
 def _first(pair: tuple[float, Event]) -> float:

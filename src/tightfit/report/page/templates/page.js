@@ -220,10 +220,11 @@
     const look = data.looks[upTo(lookTimes, now) - 1];
     if (look) {
       const named = look[1].reduce((sum, each) => sum + each[1], 0);
-      words.push(...look[1].map(([by, amount]) => `${by}: ${bytes(amount)}`));
-      if (look[2] > named) words.push(`other code: ${bytes(look[2] - named)}`);
-      return words;
+      const code = look[1].map(([by, amount]) => `${by}: ${bytes(amount)}`);
+      if (look[2] > named) code.push(`other code: ${bytes(look[2] - named)}`);
+      list("now-code", code.length ? code : ["nothing that was watched"]);
     }
+    byId("code-box").hidden = !look;
     if (total === null) return words;
     const floor = floorNow();
     if (sorted.length) words.push(`activations and the rest: ${bytes(Math.max(0, total - weights))}`);
