@@ -24,6 +24,7 @@ from tightfit.run.shelf import Shelf
 from tightfit.run.stopping import Stopping
 from tightfit.units import MIB, format_bytes
 from tightfit.watch import Recorder
+from tightfit.watch.events import Wait
 from tightfit.weigh import weight_bytes
 from tightfit.weigh.calibration import Calibrations
 
@@ -33,6 +34,8 @@ _guard = threading.Lock()
 _NOTES = 6
 _EVENTS = 4096
 """That are kept for whoever asks what happened, where nobody brought a recorder."""
+_WAITED = 1e-3
+"""Seconds from which on a wait is told."""
 _RECENT = 64
 """Calls: where several threads made them, others may be at work between theirs."""
 _SPARE = (32, 256 * MIB)
@@ -158,6 +161,7 @@ class SharedCard:
     @contextmanager
     def at_work(self, taken: Taken) -> Iterator[Cancel]:
         """While inside, this thread calls it, and nobody else calls anything on the card."""
+        came = time.perf_counter()
         with (
             alone(taken.module) if taken.network is None else nullcontext(),
             self.card.alone(),
@@ -165,6 +169,7 @@ class SharedCard:
             if self._depth:
                 yield Cancel()
                 return
+            self._tell_wait("another call has the card", time.perf_counter() - came)
             with self.stopping.call() as cancel:
                 self._depth += 1
                 try:
@@ -314,7 +319,13 @@ class SharedCard:
             return
         start = time.perf_counter()
         self.card.sync()
-        self._last.seconds += time.perf_counter() - start
+        seconds = time.perf_counter() - start
+        self._last.seconds += seconds
+        self._tell_wait(f"{self._last.name} is done before another comes", seconds)
+
+    def _tell_wait(self, reason: str, seconds: float) -> None:
+        if seconds >= _WAITED:
+            self.recorder.tell(Wait(reason, round(seconds, 6)))
 
     def _room(self) -> int:
         now = self.card.read()

@@ -42,7 +42,7 @@ class Entry:
 
 
 @contextmanager
-def recorded(card: Card, *, limit: int) -> Iterator[list[Entry] | None]:
+def recorded(card: Card, *, limit: int, stacks: bool = True) -> Iterator[list[Entry] | None]:
     """While inside, the allocator of `card` keeps a history; after it, the list has the entries.
 
     None where there is none to be had: the card is no CUDA card, its allocator is cudaMallocAsync,
@@ -51,6 +51,7 @@ def recorded(card: Card, *, limit: int) -> Iterator[list[Entry] | None]:
     Args:
         card: any.
         limit: at most so many entries are kept, the newest.
+        stacks: whose code asked is kept as well, which takes the host far longer to read.
     """
     history: Any = torch.cuda.memory
     busy = getattr(torch._C, "_cuda_isHistoryEnabled", bool)
@@ -59,7 +60,7 @@ def recorded(card: Card, *, limit: int) -> Iterator[list[Entry] | None]:
         return
     entries: list[Entry] = []
     history._record_memory_history(
-        context="alloc",
+        context="alloc" if stacks else None,
         stacks="python",
         max_entries=limit,
         clear_history=True,

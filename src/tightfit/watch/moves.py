@@ -15,7 +15,7 @@ from tightfit.watch.tensors import TensorAccount
 
 _MOST = 200_000
 """Entries of an allocator's history that are kept at once."""
-_UNHEARD = "before or between:0 what was watched"
+_UNHEARD = "what was there before, or came between"
 _KINDS: dict[str, type[Allocate | Free | Reserve | Release]] = {
     "allocate": Allocate,
     "free": Free,
@@ -25,20 +25,25 @@ _KINDS: dict[str, type[Allocate | Free | Reserve | Release]] = {
 
 
 @contextmanager
-def moves_told(card: Card, recorder: Recorder) -> Iterator[None]:
+def moves_told(card: Card, recorder: Recorder, *, by: str | None = None) -> Iterator[None]:
     """While inside, `recorder` is told of every move, if it is one for the fine level.
 
     On CUDA they come from the history of the caching allocator, after the block; on a virtual card
     as they are made. Where neither is to be had, which is under cudaMallocAsync, on the host, and
     while somebody else records a history, an account of tensors stands in, and `unseen` says what
     it leaves out. No allocator is ever changed.
+
+    Args:
+        card, recorder: whose moves, and who is told.
+        by: who asks for all of them. An allocator's history is then kept without the code that
+            asked: to read that takes the host milliseconds for each thousand moves.
     """
     if not recorder.fine or recorder.hears_moves:
         yield
         return
     recorder.hears_moves = True
     try:
-        with _moves_told(card, recorder):
+        with _moves_told(card, recorder, by):
             yield
     finally:
         recorder.hears_moves = False
@@ -66,20 +71,20 @@ def _held(card: Card) -> tuple[int, int]:
 
 
 @contextmanager
-def _moves_told(card: Card, recorder: Recorder) -> Iterator[None]:
+def _moves_told(card: Card, recorder: Recorder, by: str | None) -> Iterator[None]:
     if card.kind == "virtual":
         with _kept_up(card, recorder), card.observe(_Observed(recorder, card)):
             yield
         return
     entries: list[Entry] | None = None
     try:
-        with recorded(card, limit=_MOST) as entries:
+        with recorded(card, limit=_MOST, stacks=by is None) as entries:
             source = _account if entries is None else _kept_up
             with source(card, recorder):
                 yield
     finally:
         for entry in entries or ():
-            recorder.tell(_event(entry), at=_at(entry, recorder))
+            recorder.tell(_event(entry, by), at=_at(entry, recorder))
 
 
 @contextmanager
@@ -157,9 +162,9 @@ def _unseen(card: Card) -> str:
     return f"the allocator of {card.name} keeps no books: {account}"
 
 
-def _event(entry: Entry) -> Event:
+def _event(entry: Entry, by: str | None) -> Event:
     if entry.action == "allocate":
-        return Allocate(entry.bytes, entry.address, entry.by)
+        return Allocate(entry.bytes, entry.address, entry.by or by)
     return _KINDS[entry.action](entry.bytes, entry.address)
 
 

@@ -97,4 +97,4 @@ class Teller:
 
     def moves(self) -> AbstractContextManager[None]:
         """While inside, every move of the allocator is told, if that is wanted."""
-        return moves_told(self.card, self.recorder)
+        return moves_told(self.card, self.recorder, by=self.network)

@@ -216,7 +216,9 @@ def _entry(
 
 
 def _frames(by: str | None) -> list[Entry]:
-    found = _SITE.fullmatch(by or "")
-    if found is None:
+    if by is None:
         return []
+    found = _SITE.fullmatch(by)
+    if found is None:
+        return [{"filename": by, "line": 0, "name": by}]
     return [{"filename": found["file"], "line": int(found["line"]), "name": found["name"]}]
