@@ -12,9 +12,10 @@ import psutil
 
 from tightfit.card import Card
 from tightfit.units import KIB, format_bytes
-from tightfit.watch.leaks.find import innermost, what_stayed
+from tightfit.watch.leaks.find import what_stayed
 from tightfit.watch.leaks.leak import Hold, Leak
 from tightfit.watch.leaks.moment import Moment, Scope, alive, look
+from tightfit.watch.leaks.sites import innermost
 
 _GROWTHS = 4
 """Rounds in a row that have to leave more than the one before."""
