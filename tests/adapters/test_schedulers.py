@@ -7,9 +7,11 @@ from diffusers import EulerDiscreteScheduler, FlowMatchEulerDiscreteScheduler
 
 from tightfit.adapters.pipelines import PIPELINES
 from tightfit.adapters.schedulers import (
+    check_steps,
     exchanged,
     follows_flow,
     scheduler_class,
+    usual_of,
     usual_scheduler,
 )
 from tightfit.errors import UsageError
@@ -63,3 +65,22 @@ def test_a_scheduler_that_cannot_follow_the_model_is_refused() -> None:
         exchanged(FlowMatchEulerDiscreteScheduler(), "ddim")
     with pytest.raises(UsageError, match="predict noise: use"):
         exchanged(EulerDiscreteScheduler(), "flow-euler")
+
+
+@pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")
+@pytest.mark.parametrize("name", ["qwen-image", "ltx-video-mini", "flux.1-dev"])
+@pytest.mark.parametrize("instead", [None, "unipc", "flow-heun"])
+def test_one_step_is_refused_where_it_has_no_time(name: str, instead: str | None) -> None:
+    """As diffusers computes it: exactly where the one time is NaN."""
+    scheduler = usual_scheduler(name)
+    if instead is not None:
+        scheduler = exchanged(scheduler, instead)
+    given = {} if instead == "flow-heun" else {"mu": 0.7}
+    scheduler.set_timesteps(num_inference_steps=1, **given)
+    if scheduler.sigmas.isnan().any():
+        with pytest.raises(UsageError, match=r"--steps 1 is too few.*use 2 or more"):
+            check_steps(1, *usual_of(name), instead=instead)
+    else:
+        check_steps(1, *usual_of(name), instead=instead)
+    check_steps(2, *usual_of(name), instead=instead)
+    check_steps(None, *usual_of(name), instead=instead)

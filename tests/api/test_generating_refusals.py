@@ -9,7 +9,8 @@ import pytest
 import torch
 
 import tightfit
-from tests.pipelines.making import ROOMY, make, mask, picture
+from tests.pipelines.making import ROOMY, make, mask, picture, pipeline
+from tightfit.api import generating
 from tightfit.card import open_card
 from tightfit.errors import UsageError
 
@@ -72,3 +73,21 @@ def test_a_thing_that_is_no_pipeline_is_refused() -> None:
     """By what it is."""
     with pytest.raises(UsageError, match="not a Linear"):
         tightfit.generate(torch.nn.Linear(1, 1), prompt="a")
+
+
+@pytest.mark.parametrize("loaded", [False, True])
+def test_one_step_that_has_no_time_is_refused_before_anything_is_loaded(
+    loaded: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the scheduler of a SPEC, or of a pipeline that somebody has: latents would be NaN."""
+    spec: Any = "random:qwen-image-mini"
+    if loaded:
+        spec = pipeline("flux")
+        spec.scheduler.register_to_config(shift_terminal=0.02)
+    monkeypatch.setattr(generating, "load_pipeline", _not_loaded)
+    with pytest.raises(UsageError, match="--steps 1 is too few"):
+        tightfit.generate(spec, prompt="a cat", steps=1, card=ROOMY)
+
+
+def _not_loaded(*args: Any, **kwargs: Any) -> Any:
+    raise AssertionError("it was loaded")

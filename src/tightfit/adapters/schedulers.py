@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from difflib import get_close_matches
 from typing import Any
 
@@ -138,6 +139,36 @@ def exchanged(current: Any, name: str) -> Any:
         )
     with quiet():
         return cls.from_config(config)
+
+
+def usual_of(name: str) -> tuple[str, Mapping[str, Any]]:
+    """Class and configuration of the usual scheduler of the pipeline `name` of `PIPELINES`."""
+    return _USUAL[name.removesuffix("-mini")]
+
+
+def check_steps(
+    steps: int | None, class_name: str, config: Mapping[str, Any], *, instead: str | None
+) -> None:
+    """Raise `UsageError` for one step by a scheduler that stretches its times to a last one.
+
+    With one step the first time is the last, and diffusers divides by zero: latents become NaN.
+
+    Args:
+        steps: None is as many as the pipeline makes by default.
+        class_name, config: the pipeline's own scheduler.
+        instead: the name of another one that is set up as that.
+    """
+    last = config.get("shift_terminal")
+    if steps != 1 or not last:
+        return
+    if instead is not None:
+        class_name = scheduler_class(instead, flow=class_name.startswith("FlowMatch")).__name__
+    cls = class_named("diffusers", class_name)
+    if "shift_terminal" in cls._get_init_keys(cls):
+        raise UsageError(
+            f"--steps 1 is too few: the scheduler of this pipeline ({class_name}) stretches its "
+            f"times to end at {last}, which takes two at least: use 2 or more."
+        )
 
 
 def follows_flow(scheduler: Any) -> bool:

@@ -28,7 +28,7 @@ from tightfit.adapters.parts import (
 from tightfit.adapters.pipeline_folder import check_components, size_of
 from tightfit.adapters.pipelines import PIPELINES
 from tightfit.adapters.replaced import replaced
-from tightfit.adapters.schedulers import exchanged, scheduler_class
+from tightfit.adapters.schedulers import exchanged, scheduler_class, usual_of
 from tightfit.errors import InputError, UsageError
 from tightfit.plan.size import Size
 from tightfit.weigh.files.recognise import recognise
@@ -98,6 +98,17 @@ def find_pipeline(
         source = replace(source, parts=replaced(source.parts, others, whole=source.spec))
     random = any(part.random for part in source.parts)
     return replace(source, spec=spec, random=random)
+
+
+def scheduler_of(source: PipelineSource) -> tuple[str, Mapping[str, Any]] | None:
+    """Class and configuration of its scheduler; None where that is not known yet."""
+    if source.known is not None:
+        return usual_of(source.known)
+    path = None if source.folder is None else source.folder / "scheduler" / "scheduler_config.json"
+    if path is None or not path.is_file():
+        return None
+    config = read_json(source.spec, path)
+    return str(config.get("_class_name")), config
 
 
 def load_pipeline(

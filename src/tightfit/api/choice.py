@@ -14,7 +14,8 @@ from tightfit.adapters.legal import Legal, live_parts
 from tightfit.adapters.live_pipeline import is_pipeline
 from tightfit.adapters.orders import Order, Speech
 from tightfit.adapters.parts import DECODE, DENOISE, Part
-from tightfit.adapters.whole import PipelineSource, find_pipeline, stored_dtype
+from tightfit.adapters.schedulers import check_steps
+from tightfit.adapters.whole import PipelineSource, find_pipeline, scheduler_of, stored_dtype
 from tightfit.api.memory import Memory, choose_dtype, open_memory
 from tightfit.api.pipelines import FittedPipeline, fitted_pipeline
 from tightfit.api.planning import make_plan
@@ -84,6 +85,15 @@ class Choice:
             return None if self.live is None else fitted_pipeline(self.live)
         except UsageError:
             return None
+
+    def check_steps(self, steps: int | None, scheduler: str | None) -> None:
+        """Raise `UsageError` for fewer than its scheduler, or one set up as that, can make."""
+        found = None if self.source is None else scheduler_of(self.source)
+        own = getattr(self.live, "scheduler", None)
+        if own is not None:
+            found = type(own).__name__, own.config
+        if found is not None:
+            check_steps(steps, *found, instead=scheduler)
 
     def sized(self, order: Order, speech: Speech) -> Order:
         """With the sizes that nobody gave: of the picture to start from, or the usual ones."""

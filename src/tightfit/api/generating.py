@@ -146,6 +146,7 @@ def generate(
     kind = class_for(chosen.class_name, image=order.image is not None, mask=mask is not None)
     speech = Speech.of(kind)
     speech.check(order)
+    chosen.check_steps(steps, scheduler)
     order = chosen.sized(order, speech)
     if chosen.legal is not None:
         chosen.legal.check(width=order.width, height=order.height, frames=order.frames)
