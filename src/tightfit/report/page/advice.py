@@ -12,6 +12,7 @@ _FAR_FROM_LIMIT = 1.10
 _MUCH_SLACK = 0.20
 _OFF = 0.15
 _MUCH_ROOM = 0.60
+_FITS = 0.95
 
 
 @dataclass(frozen=True)
@@ -32,6 +33,7 @@ def advice(story: Story) -> Advice:
         _leaking,
         _held_by_the_failed_try,
         _failed_first,
+        _whole_would_fit,
         _stalls,
         _slack,
         _estimate,
@@ -123,6 +125,19 @@ def _failed_first(story: Story) -> Advice | None:
     )
 
 
+def _whole_would_fit(story: Story) -> Advice | None:
+    books = story.books
+    if books is None or not books.of_whole or not books.estimate or not books.budget:
+        return None
+    if books.estimate > _FITS * books.budget or not story.tries or story.failed:
+        return None
+    return Advice(
+        f"{story.tries[-1].name} was run, and the whole was estimated at {size(books.estimate)} of "
+        f"{size(books.budget)}: --tile auto would run it whole, without the differences of tiles.",
+        "ledger",
+    )
+
+
 def _stalls(story: Story) -> Advice | None:
     if story.lanes is None:
         return None
@@ -153,6 +168,8 @@ def _slack(story: Story) -> Advice | None:
     slack = story.peak_reserved - story.peak
     if slack < _MUCH_SLACK * story.peak or slack < 2**20:
         return None
+    if story.budget and story.peak_reserved < _MUCH_ROOM * story.budget and not story.failed:
+        return None  # there was room enough for it
     used = text(mapping(story.report, "card"), "allocator")
     other = "expandable" if used != "expandable" else "async"
     return Advice(

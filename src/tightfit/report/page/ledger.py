@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tightfit.plan.ledger import CARD, HOST, OURS
-from tightfit.report.page.fields import Event, budget_of, mapping, report_of, text, whole
+from tightfit.report.page.fields import Event, budget_of, mapping, report_of, rows, text, whole
 from tightfit.report.trace_file import Trace
 
 _WORDS = {
@@ -60,6 +60,7 @@ class Books:
     lines: those that are not nothing, in the order of the house.
     budget: bytes; None where not known.
     estimate, source: the peak that was expected, and by what.
+    of_whole: it is that of a whole run, and the job was done otherwise: not to be compared.
     peak: allocated, measured.
     peak_reserved: measured.
     """
@@ -68,6 +69,7 @@ class Books:
     budget: int | None
     estimate: int | None
     source: str
+    of_whole: bool
     peak: int | None
     peak_reserved: int | None
 
@@ -81,7 +83,7 @@ class Books:
     @property
     def off(self) -> float | None:
         """The estimate's error as a share of the peak."""
-        if not self.estimate or not self.peak:
+        if not self.estimate or not self.peak or self.of_whole:
             return None
         return self.estimate / self.peak - 1
 
@@ -108,9 +110,17 @@ def books(trace: Trace) -> Books | None:
         budget_of(trace),
         expected,
         source,
+        _of_whole(report) and expected is not None,
         _or(whole(report, "peak_bytes"), trace.peak_allocated_bytes),
         _or(whole(report, "peak_reserved_bytes"), trace.peak_reserved_bytes),
     )
+
+
+def _of_whole(report: Event) -> bool:
+    """Whether a job was done in parts, or not at all, so that a whole run's peak was not seen."""
+    rungs = [text(each, "rung") for each in rows(report, "attempts") if each.get("outcome") == "ok"]
+    done = rungs[-1] if rungs else ""
+    return bool(rows(report, "attempts")) and not done.startswith("whole")
 
 
 def _ours(lines: Mapping[str, tuple[int | None, str]]) -> int:
