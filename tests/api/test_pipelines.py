@@ -137,6 +137,21 @@ def test_the_latent_is_told_before_each_decode() -> None:
     assert (shown - picture).abs().max() <= 1e-5
 
 
+@pytest.mark.parametrize("frames", [5, 8])
+def test_a_clip_of_any_length_is_encoded_as_ever(frames: int) -> None:
+    """Wan's VAE leaves out frames that make no whole latent; Cosmos encodes sixteen."""
+    pipe = tiny.wan()
+    clip = torch.randn(1, 3, frames, 32, 32, generator=torch.Generator().manual_seed(3))
+    with torch.no_grad():
+        wanted = pipe.vae.encode(clip).latent_dist.mode()
+        tightfit.fit(pipe, card=open_card("virtual:1GiB"), vram=TIGHT["wan"])
+        made = pipe.vae.encode(clip.to(tightfit.fitted(pipe).card.device)).latent_dist.mode()
+        assert made.device == tightfit.fitted(pipe).card.device
+    tightfit.unfit(pipe)
+    assert wanted.shape[2] == 2
+    assert (made.cpu() - wanted).abs().max() <= 1e-5
+
+
 def test_unfit_gives_a_pipeline_back_as_it_was() -> None:
     """Its networks lie on the host with the weights they had, and no name on them is ours."""
     pipe = tiny.flux()

@@ -170,7 +170,8 @@ def code_by(module: nn.Module, code: Code, as_written: AsWritten) -> Callable[[]
     """Let `module.encode` and `module.decode` code by `code`; call what is returned to end that.
 
     What they are called with beside the tensor and ``return_dict`` is the VAE's own business (the
-    time of LTX's decoder): then it runs `as_written`. So does what they call themselves.
+    time of LTX's decoder): then it runs `as_written`. So does what they call themselves, and what
+    is to be encoded in sizes that are no whole latents, of which a VAE may leave some out.
     """
     vae: Any = module
     before = {name: vars(module).get(name) for name in ("encode", "decode")}
@@ -185,6 +186,8 @@ def code_by(module: nn.Module, code: Code, as_written: AsWritten) -> Callable[[]
             if getattr(inside, "now", False):
                 return original(*args, **kwargs)
             asked = _asked(args, kwargs)
+            if direction == "encode" and asked is not None and not _is_whole(module, asked[0]):
+                asked = None
             inside.now = True
             try:
                 if asked is None:
@@ -220,6 +223,19 @@ def _asked(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[torch.Tensor,
     others = [value for value in given.values() if value is not None]
     known = isinstance(source, torch.Tensor) and isinstance(dictionary, bool)
     return (source, dictionary) if known and not rest and not others else None
+
+
+def _is_whole(module: nn.Module, samples: torch.Tensor) -> bool:
+    """Whether `samples` are as many as some number of latents."""
+    config: Any = module.config
+    traits = traits_of(type(module).__name__, config)
+    sizes = tuple(samples.shape[2:])
+    if len(sizes) != traits.axes:
+        return False
+    with suppress(UsageError):
+        traits.latent_sizes(sizes)
+        return True
+    return False
 
 
 def _posterior(moments: torch.Tensor) -> Any:
