@@ -15,6 +15,7 @@ ALLOCATORS = {
     "expandable": "expandable_segments:True",
 }
 """CUDA allocators by our names, and how PyTorch's variables ask for each."""
+EVENTS_VARIABLE = "TIGHTFIT_EVENTS"
 ALLOCATOR_VARIABLES = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
 
 
@@ -28,6 +29,7 @@ class Settings:
         allocator_words: the variable that says so, as ``NAME=value``; None where there is none.
         visible_devices: CUDA_VISIBLE_DEVICES; None where it is not set.
         device_order: CUDA_DEVICE_ORDER; None where it is not set.
+        events: TIGHTFIT_EVENTS, a file that events are appended to as they happen; None is none.
     """
 
     cache_dir: Path
@@ -35,6 +37,7 @@ class Settings:
     allocator_words: str | None = None
     visible_devices: str | None = None
     device_order: str | None = None
+    events: Path | None = None
 
     @classmethod
     def from_environ(cls, environ: Mapping[str, str] | None = None) -> Settings:
@@ -49,7 +52,13 @@ class Settings:
             ),
             visible_devices=env.get("CUDA_VISIBLE_DEVICES"),
             device_order=env.get("CUDA_DEVICE_ORDER"),
+            events=Path(env[EVENTS_VARIABLE]) if env.get(EVENTS_VARIABLE) else None,
         )
+
+
+def environ_with_events(path: Path) -> dict[str, str]:
+    """The environment of a process that appends its events to `path`."""
+    return {**os.environ, EVENTS_VARIABLE: str(path)}
 
 
 def choose_allocator(name: str) -> None:

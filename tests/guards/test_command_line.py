@@ -46,6 +46,7 @@ SURFACE = {
     | {"--width", "--height", "--frames", "--batch", "--solve", "--dry-run", "--json"},
     "pack": {"-o", "--out", "--unpack", "--json", "--quiet", "-q"},
     "report": {"-o", "--out", "--modules", "--snapshot", "--timeline", "--csv", "--json"},
+    "watch": set(),
     "rerun": {"--card", "--vram", "--recorded", "--json"},
     "leaks": {"--json"},
     "doctor": {"--card", "--json", "--clear-cache"},

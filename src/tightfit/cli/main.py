@@ -23,6 +23,7 @@ from tightfit.cli.pack import pack
 from tightfit.cli.plan import plan
 from tightfit.cli.report import report
 from tightfit.cli.rerun import rerun
+from tightfit.cli.watch import watch
 from tightfit.errors import Cancelled, TightfitError
 
 DONE = 0
@@ -45,6 +46,9 @@ app.command()(plan)
 app.command()(pack)
 app.command()(report)
 app.command()(rerun)
+app.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})(
+    watch
+)
 app.command()(leaks)
 app.command()(doctor)
 

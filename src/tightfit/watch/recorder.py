@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from tightfit.watch.about import versions
 from tightfit.watch.events import Allocate, Event, Free, Memory
+from tightfit.watch.live import live
 
 if TYPE_CHECKING:
     from tightfit.card.base import Card
@@ -62,6 +63,7 @@ class Recorder:
         self.freed_bytes = 0
         self.hears_moves = False
         self.seen = (0, 0)
+        self._live = live()
         self.about: dict[str, Any] = {}
 
     @property
@@ -166,6 +168,8 @@ class Recorder:
         self._number += 1
         ring.append((self._number, at, what))
         self.counts[kind] += 1
+        if self._live is not None:
+            self._live.tell(kind, _line(at, what))
 
     def _now(self) -> float:
         return round(time.perf_counter() - self._start, 6)
