@@ -85,6 +85,23 @@ def test_a_class_is_predicted_by_a_dry_run(name: str) -> None:
     assert done.estimate.peak_bytes == pytest.approx(done.peak_bytes, rel=0.05)
 
 
+@pytest.mark.parametrize("blocks", [2, 3, 4])
+def test_traits_of_few_blocks_are_what_a_decode_gives(blocks: int) -> None:
+    """Hunyuan's configuration names ratios that so few blocks do not reach."""
+    vae = diffusers.AutoencoderKLHunyuanVideo(
+        block_out_channels=(8,) * blocks,
+        down_block_types=("HunyuanVideoDownBlock3D",) * blocks,
+        up_block_types=("HunyuanVideoUpBlock3D",) * blocks,
+        layers_per_block=1,
+        norm_num_groups=4,
+    )
+    traits = adapt(vae.eval()).traits
+    with torch.no_grad():
+        made = vae.decode(torch.zeros(1, 16, 2, 2, 2)).sample
+    assert made.shape[2:] == (1 + traits.temporal, 2 * traits.spatial, 2 * traits.spatial)
+    assert traits.latent_sizes(tuple(made.shape[2:])) == (2, 2, 2)
+
+
 def test_a_vae_s_own_tiling_is_off_inside_and_restored_outside() -> None:
     """Tiles are ours: the switches of diffusers are put back as the user had them."""
     vae = narrow("AutoencoderKLHunyuanVideo")

@@ -54,10 +54,13 @@ def _wan(name: str, config: Config) -> Traits:
 
 
 def _hunyuan(name: str, config: Config) -> Traits:
+    """A VAE of few blocks compresses less than its configuration says: each block halves once, and
+    the last one leaves time alone."""
+    blocks = len(config["block_out_channels"])
     return Traits(
         name,
-        spatial=config["spatial_compression_ratio"],
-        temporal=config["temporal_compression_ratio"],
+        spatial=min(config["spatial_compression_ratio"], 2**blocks),
+        temporal=min(config["temporal_compression_ratio"], 2 ** (blocks - 1)),
         axes=3,
         channels=config["in_channels"],
         latent_channels=config["latent_channels"],
