@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 TRACE_VERSION = 2
 _LIMIT = 200_000
 _GRAIN = 512  # a memory sample is kept when it moved by 1/512 of the peak
+_ASKEW = 0.1  # seconds that two clocks may differ by
 _MANY = frozenset(("memory", "allocate", "free", "reserve", "release", "tile", "wait"))
 """Kinds of which there are very many: they have a ring of their own, and push out no others."""
 
@@ -120,9 +121,13 @@ class Recorder:
         """Seconds since the recorder began."""
         return self._now()
 
-    def at_epoch(self, seconds: float) -> float:
-        """The second of `now` that a clock of the day, in seconds since 1970, stands for."""
-        return max(0.0, round(seconds - self._began, 6))
+    def at_epoch(self, seconds: float) -> float | None:
+        """The second of `now` that a clock of the day, in seconds since 1970, stands for.
+
+        None for one that is not between the beginning and now.
+        """
+        at = seconds - self._began
+        return round(at, 6) if 0 <= at <= self._now() + _ASKEW else None
 
     def on(self, card: Card) -> None:
         """It is this card that is told of: its name stands in the header."""
