@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import threading
+import weakref
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -15,12 +17,15 @@ from torch import nn
 
 import tightfit
 from tests.api.test_fitting import WIDTH, bytes_of, inputs, opened, wanted
+from tightfit.card import open_card
 from tightfit.card.virtual.faults import Planned
 from tightfit.errors import MemoryShortage, UsageError
 from tightfit.place.streaming.placement import Placement
 from tightfit.place.streaming.store import Store
 from tightfit.run.fitting import lessons
-from tightfit.units import KIB
+from tightfit.run.job import Job, Request
+from tightfit.testing import toy_vae
+from tightfit.units import KIB, MIB
 
 
 class Row(nn.Module):
@@ -618,3 +623,27 @@ def test_a_module_that_was_made_in_inference_mode_is_refused() -> None:
     assert card.read().allocated == 0
     with torch.inference_mode():
         assert torch.equal(module(x), expected)
+
+
+def test_a_module_that_was_given_back_goes_when_nobody_has_it() -> None:
+    """At once: in a cycle of ours its weights would stay until somebody collects."""
+    gc.collect()
+    gc.disable()
+    try:
+        module = nn.Sequential(*(nn.Linear(64, 64) for _ in range(4))).eval()
+        x = torch.rand(1, 64)
+        tightfit.fit(module, card="virtual:1MiB", mode="none", example=(x,))
+        module(x)
+        tightfit.unfit(module)
+        weight = weakref.ref(module[0].weight)
+        del module
+        assert weight() is None
+        vae = toy_vae("V2N")
+        Job(vae, "decode", open_card("virtual:64MiB"), Request(64 * MIB)).run(
+            torch.rand(1, 4, 16, 16)
+        )
+        kept = weakref.ref(vae.module)
+        del vae
+        assert kept() is None
+    finally:
+        gc.enable()

@@ -253,6 +253,7 @@ class Job:
         finally:
             # Functions of the rungs stay alive in the traceback of an error; the input must not.
             del rungs.source
+            rungs.exact_ways = None  # which knows them, too: a cycle would keep weights for a while
 
     def strips(self, rungs: VaeRungs, room: Callable[[], int]) -> StripWays:
         """The exact ways, in the `room` that there is; they go between the whole and tiles."""

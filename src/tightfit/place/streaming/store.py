@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
+from weakref import WeakMethod
 
 import torch
 
@@ -42,11 +43,15 @@ class Store:
     def __init__(
         self, card: Card, host: Masters, seats: dict[int, Seat], hide: Callable[[Group], None]
     ) -> None:
-        """Nothing is there yet. `hide` lets the tensors of a group show that they are away."""
+        """Nothing is there yet. `hide` lets the tensors of a group show that they are away.
+
+        It is a method of who has this store, which is not kept alive by it: in a cycle, the weights
+        would stay until somebody collects.
+        """
         self._card = card
         self._host = host
         self._seats = seats
-        self._hide = hide
+        self._hide = WeakMethod(hide)
         self._stored: dict[Key, _Stored] = {}
         self._unpacker = Unpacker()
         self._packs_away = False
@@ -143,7 +148,9 @@ class Store:
         each = self.seats_of(group)
         if any(self._host.is_mapped(seat.like) for seat, _ in each):
             return
-        self._hide(group)
+        hide = self._hide()
+        if hide is not None:
+            hide(group)
         like: dict[int, torch.Tensor] = {}
         for seat, at in each:
             if at not in like:

@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
+from weakref import WeakMethod
 
 import torch
 from torch import nn
@@ -106,7 +107,8 @@ class Fitted:
 
     def __post_init__(self) -> None:
         """Nothing is placed yet."""
-        self._lessons = Lessons(self.module, self.card, self._note)
+        note = WeakMethod(self._note)
+        self._lessons = Lessons(self.module, self.card, lambda text: _told(note, text))
         name = type(self.module).__name__
         self.teller = Teller(name, self.card, self.terms.recorder or Recorder(limit=_KEPT))
         self._steps = ToldSteps(self.teller)
@@ -282,6 +284,7 @@ class Fitted:
             self._entries.close()
         if self._alterations is not None:
             self._alterations.close()
+        self._entries = self._alterations = None  # they know this: a cycle would keep weights
         if self._keeping is not None:
             self._keeping.close()
         if self._opened:
@@ -675,3 +678,10 @@ def _refuse_inference_tensors(module: nn.Module) -> None:
             f"`{path}` was made in torch.inference_mode(), and such weights cannot be given "
             "back: load the module outside of it."
         )
+
+
+def _told(note: WeakMethod[Callable[[str], None]], text: str) -> None:
+    """Note `text`, where there is still somebody who does."""
+    tell = note()
+    if tell is not None:
+        tell(text)
