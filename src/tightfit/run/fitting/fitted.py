@@ -680,7 +680,7 @@ def _refuse_inference_tensors(module: nn.Module) -> None:
         )
 
 
-def _told(note: WeakMethod[Callable[[str], None]], text: str) -> None:
+def _told(note: WeakMethod[Any], text: str) -> None:
     """Note `text`, where there is still somebody who does."""
     tell = note()
     if tell is not None:
