@@ -109,6 +109,18 @@ def test_every_call_is_told_once_as_a_step(calls: int) -> None:
     assert all(torch.equal(each, bits[0]) for each in bits)
 
 
+def test_a_recorder_is_told_no_steps_of_calls_before_it() -> None:
+    """They were by another clock."""
+    network = fitted(virtual("64MiB"), traces=True)
+    for _ in range(3):
+        network.module(torch.ones(2, WIDTH))
+    network.teller.recorder = Recorder(fine=True)
+    network.module(torch.ones(2, WIDTH))
+    network.tell()
+    assert network.teller.recorder.counts["streamed_step"] == 1
+    tightfit.unfit(network.module)
+
+
 def test_the_moves_of_a_call_sum_up_to_what_the_card_holds() -> None:
     """Those between two calls included."""
     card = virtual("64MiB")
