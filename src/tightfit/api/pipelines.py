@@ -21,6 +21,7 @@ from tightfit.plan.budget import Budget, BudgetWish
 from tightfit.run.fitting.fitted import Fitted
 from tightfit.run.ladder import Attempt
 from tightfit.run.shelf import Shelf
+from tightfit.watch import Recorder
 
 _known: dict[int, FittedPipeline] = {}
 _guard = threading.Lock()
@@ -73,6 +74,11 @@ class FittedPipeline:
     def budget(self) -> Budget:
         """Bytes that it may use of that, and what is kept free for others."""
         return self.shared.budget
+
+    @property
+    def recorder(self) -> Recorder:
+        """Who is told what its networks and VAEs do; see `tightfit.api.sharing.SharedCard`."""
+        return self.shared.recorder
 
     @property
     def shelf(self) -> Shelf:

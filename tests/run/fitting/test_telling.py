@@ -34,7 +34,7 @@ def fitted(card: VirtualCard, recorder: Recorder | None = None, **more: Any) -> 
     )
     found = tightfit.fitted(module)
     if recorder is not None:
-        found.teller.recorder = recorder
+        found.recorder = recorder
     return found
 
 
@@ -42,7 +42,7 @@ def test_every_piece_is_told_once_in_its_place() -> None:
     """Residents with the card's figures, a ring, and what streams through it."""
     card = virtual("64MiB")
     network = fitted(card)
-    recorder = network.teller.recorder
+    recorder = network.recorder
     placed = told(recorder, "placed")
     residency = network.session.residency
     by_state = {
@@ -66,7 +66,7 @@ def test_rest_is_told_with_what_came_free() -> None:
     """And that all is placed again by the next call."""
     card = virtual("64MiB")
     network = fitted(card)
-    recorder = network.teller.recorder
+    recorder = network.recorder
     freed = network.rest()
     assert told(recorder, "rests")[-1]["bytes"] == freed
     before = recorder.counts["placed"]
@@ -84,7 +84,7 @@ def test_what_leaves_the_card_is_told_by_name() -> None:
     card.occupy(card.read().free or 0)
     network.module(torch.zeros(2, WIDTH))
     stays = {piece.name for piece in network.session.residency.resident}
-    gone = [event["block"] for event in told(network.teller.recorder, "evicted")]
+    gone = [event["block"] for event in told(network.recorder, "evicted")]
     assert stayed - stays
     assert stayed - stays <= set(gone) <= stayed
     tightfit.unfit(network.module)
@@ -95,7 +95,7 @@ def test_what_leaves_the_card_is_told_by_name() -> None:
 def test_every_call_is_told_once_as_a_step(calls: int) -> None:
     """In order, however many there were; the last ones when it is given back."""
     network = fitted(virtual("64MiB"), Recorder(fine=True), traces=True)
-    recorder = network.teller.recorder
+    recorder = network.recorder
     bits = []
     for _ in range(calls):
         bits.append(network.module(torch.ones(2, WIDTH)).cpu())
@@ -114,10 +114,10 @@ def test_a_recorder_is_told_no_steps_of_calls_before_it() -> None:
     network = fitted(virtual("64MiB"), traces=True)
     for _ in range(3):
         network.module(torch.ones(2, WIDTH))
-    network.teller.recorder = Recorder(fine=True)
+    network.recorder = Recorder(fine=True)
     network.module(torch.ones(2, WIDTH))
     network.tell()
-    assert network.teller.recorder.counts["streamed_step"] == 1
+    assert network.recorder.counts["streamed_step"] == 1
     tightfit.unfit(network.module)
 
 
@@ -127,7 +127,7 @@ def test_the_moves_of_a_call_sum_up_to_what_the_card_holds() -> None:
     network = fitted(card, Recorder(fine=True))
     for _ in range(2):
         kept = network.module(torch.ones(2, WIDTH))
-        assert network.teller.recorder.live_bytes == card.read().allocated
+        assert network.recorder.live_bytes == card.read().allocated
         del kept
     tightfit.unfit(network.module)
 
@@ -135,9 +135,9 @@ def test_the_moves_of_a_call_sum_up_to_what_the_card_holds() -> None:
 def test_nothing_fine_is_told_where_nobody_asked() -> None:
     """The coarse level of a thousand calls is nothing but what changed."""
     network = fitted(virtual("64MiB"))
-    before = len(network.teller.recorder.events())
+    before = len(network.recorder.events())
     for _ in range(20):
         network.module(torch.ones(2, WIDTH))
-    after = network.teller.recorder.events()[before:]
+    after = network.recorder.events()[before:]
     assert {event["event"] for event in after} <= {"plan", "moved", "placed", "ring", "memory"}
     tightfit.unfit(network.module)

@@ -136,6 +136,18 @@ class Fitted:
         return session
 
     @property
+    def recorder(self) -> Recorder:
+        """Who is told what happens; put a fine one there to be told every move and step.
+
+        Steps are told where it is there before the weights are placed: `rest` first.
+        """
+        return self.teller.recorder
+
+    @recorder.setter
+    def recorder(self, recorder: Recorder) -> None:
+        self.teller.recorder = recorder
+
+    @property
     def changes(self) -> list[Change]:
         """Each time that weights were placed anew."""
         return self._kept.changes
