@@ -164,3 +164,27 @@ def test_rerun_needs_a_virtual_card(log: Path, capsys: pytest.CaptureFixture[str
     """Nobody's real card is filled for a question."""
     assert run(["rerun", str(log), "--card", "cpu"]) == 2
     assert "--card virtual:" in capsys.readouterr().err
+
+
+def test_a_page_is_one_file(folder: Path, log: Path, tmp_path: Path) -> None:
+    """Of a trace, and of a log; a file that was there is replaced."""
+    out = tmp_path / "report.html"
+    for source in (folder / "t.jsonl", log):
+        assert run(["report", str(source), "-o", str(out)]) == 0
+        assert "<html" in out.read_text(encoding="utf-8")[:200].lower()
+    assert files(tmp_path) == {"report.html"}
+
+
+def test_a_prompt_is_in_no_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pipeline that memory ends, before or after it was loaded."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    secret = "an otter that nobody knows of"
+    given = ["generate", "random:flux.1-dev-mini", "--prompt", secret, "--steps", "1", "-q"]
+    given += ["--width", "64", "--height", "64", "--card", "virtual:16MiB", "--vram", "300KiB"]
+    for more in ([], ["--no-estimate"]):
+        out = tmp_path / "a.png"
+        assert run([*given, "-o", str(out), *more, "--trace", str(tmp_path / "t.jsonl")]) == 3
+        for written in ("a.png.oom.json", "t.jsonl"):
+            text = (tmp_path / written).read_text()
+            assert secret not in text
+        assert read_trace(tmp_path / "a.png.oom.json").header["report"]["command"] == "generate"

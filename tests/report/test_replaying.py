@@ -73,6 +73,16 @@ def test_without_single_moves_looks_at_the_sum_are_replayed() -> None:
     assert not play(looks, allocator="exact", room=11 * MIB).fits
 
 
+def test_a_job_that_was_refused_before_it_tried_needs_what_its_error_says() -> None:
+    """Little was recorded of it, and that would fit anywhere."""
+    error = "Not enough memory to run Net.\nNeeds 30.0 MiB; 8.0 MiB can be used."
+    told = trace(memory(1), memory(2), error=error)
+    played = play(told, allocator="exact", room=29 * MIB)
+    assert not played.fits
+    assert played.needed == 30 * MIB
+    assert play(told, allocator="exact", room=30 * MIB).fits
+
+
 def test_a_trace_that_tells_nothing_of_memory_is_refused() -> None:
     """There is nothing to replay."""
     with pytest.raises(InputError, match="Nothing is recorded"):

@@ -12,6 +12,7 @@ from tightfit.plan.slack import replay
 from tightfit.report.trace_file import Trace
 from tightfit.units import parse_bytes
 
+_NEEDS = re.compile(r"^Needs ([\d.]+\s*[KMGT]?i?B)", re.MULTILINE)
 _REFUSED = re.compile(r"[Tt]ried to allocate ([\d.]+\s*[KMGT]?i?B)")
 
 
@@ -24,7 +25,7 @@ class Played:
         held: was there before the first of them.
         refused: the largest request that the recorded card turned down, granted here where it fits.
         allocated, reserved: the most.
-        needed: the most that is reserved where nothing bounds it.
+        needed: the most that is reserved where nothing bounds it, or what the job said it needs.
         fits: whether every request was served.
         exact: they were single moves of an allocator, not looks at its sum.
     """
@@ -43,7 +44,8 @@ def play(trace: Trace, *, allocator: str, room: int, grain: int = ASYNC_GRAIN) -
     """Replay what `trace` has on `allocator`, one of `allocators.KINDS`, with `room` bytes.
 
     Single moves where the trace has them, else each change from one look at memory to the next.
-    Requests that were refused are made here as well, in their place. Raises `InputError` for a
+    Requests that were refused are made here as well, in their place. Where a job was refused before
+    it tried, what its error says that it needs has to fit. Raises `InputError` for a
     trace that tells nothing of memory.
     """
     exact = any(event["event"] == "allocate" for event in trace.events)
@@ -53,14 +55,15 @@ def play(trace: Trace, *, allocator: str, room: int, grain: int = ASYNC_GRAIN) -
     first = [held] if held else []
     bound = replay(moves, allocator, held=first, limit=room, grain=grain)
     free = replay(moves, allocator, held=first, grain=grain)
+    needs = 0 if refused else _needs(trace)
     return Played(
         len(moves),
         held,
         refused,
         bound.allocated if bound.holds else free.allocated,
         bound.reserved if bound.holds else free.reserved,
-        free.reserved,
-        bound.holds and held <= room,
+        max(free.reserved, needs),
+        bound.holds and max(held, needs) <= room,
         exact,
     )
 
@@ -153,6 +156,20 @@ def _looks(trace: Trace) -> tuple[list[tuple[int, int]], int, int]:
     return moves, 0, refused
 
 
+def _needs(trace: Trace) -> int:
+    """Bytes that the error of a job says it would need; 0 where it does not say."""
+    found = _NEEDS.search(str(trace.header.get("error") or ""))
+    return 0 if found is None else _bytes(found[1])
+
+
+def _bytes(text: str) -> int:
+    """A size as messages write it; 0 where it is none."""
+    try:
+        return parse_bytes(text)
+    except UsageError:
+        return 0
+
+
 def _refuse(text: str, moves: list[tuple[int, int]]) -> int:
     """The request that `text` says was turned down, made and ended in `moves`; its bytes.
 
@@ -161,9 +178,8 @@ def _refuse(text: str, moves: list[tuple[int, int]]) -> int:
     found = _REFUSED.search(text)
     if found is None:
         return 0
-    try:
-        size = parse_bytes(found[1])
-    except UsageError:
+    size = _bytes(found[1])
+    if not size:
         return 0
     at = next((at for at in range(len(moves), 0, -1) if moves[at - 1][1]), 0)
     key = -1 - len(moves)  # of its own: the others count from 0
