@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from torch import nn
 
 import tightfit
 from tests.api.test_fitting import WIDTH, inputs, opened, wanted
+from tightfit.plan.streaming.ring import Ring
 
 
 class Owning(nn.Module):
@@ -86,3 +88,24 @@ def test_a_method_finds_what_its_module_owns(mode: str) -> None:
             tightfit.fitted(module).rest()
     tightfit.unfit(module)
     assert card.read().allocated == 0
+
+
+def test_what_was_resident_is_not_taken_for_written_once_it_streams() -> None:
+    """To show a value between calls leaves the count of its writes alone."""
+    module, x = owning(), inputs()
+    with torch.no_grad():
+        expected = wanted(module, lambda card: module(x.to(card.device)))
+        card = opened("2MiB")
+        tightfit.fit(module, card=card, example=(x,))
+        fitted = tightfit.fitted(module)
+        residency = fitted.plan.stages[0].residency
+        assert residency is not None
+        nothing = replace(
+            residency,
+            stays=(False,) * len(residency.pieces),
+            ring=Ring("block", max(piece.slot for piece in residency.pieces), 1),
+        )
+        for _ in range(2):
+            assert torch.equal(module(x).cpu(), expected)
+            fitted.session.change(nothing)
+    tightfit.unfit(module)

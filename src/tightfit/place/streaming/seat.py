@@ -29,6 +29,7 @@ class Seat:
         "_like",
         "_master",
         "_path",
+        "_shell",
         "_unpack",
         "_wanted_grad",
         "converts",
@@ -47,6 +48,7 @@ class Seat:
         self.stored: torch.Tensor | None = None
         self._path = path
         self._aside: torch.Tensor | None = None  # of another kind: holds what is the object's own
+        self._shell: torch.Tensor | None = None  # while shown: holds what it was on the card
         self._wanted_grad = tensor.requires_grad
         tensor.requires_grad_(False)
 
@@ -87,6 +89,9 @@ class Seat:
     def bring(self, view: torch.Tensor) -> None:
         """Stand for `view`, on another device than so far. Raises `UsageError`."""
         self.shown = False
+        if self._shell is not None:  # and its count of writes
+            _swap(self.tensor, self._shell)
+            self._aside, self._shell = self._shell, None
         same: Any = torch._has_compatible_shallow_copy_type
         if same(self.tensor, view):
             self.tensor.data = view
@@ -110,6 +115,8 @@ class Seat:
 
     def show(self) -> None:
         """Stand for the values on the host until the next `bring`."""
+        if self._aside is not None:
+            self._shell = self._aside
         self._stand_for(self.master)
         self.shown = True
 
@@ -118,6 +125,7 @@ class Seat:
         self._master = self._like = master = self.master
         self._unpack = None
         self._stand_for(master)
+        self._shell = None
         self.tensor.requires_grad_(self._wanted_grad)
 
     def _stand_for(self, master: torch.Tensor) -> None:
