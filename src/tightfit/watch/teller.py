@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from contextlib import AbstractContextManager
 from typing import Any
 
-from tightfit.card.base import Card
+from tightfit.card.base import Card, Reading
 from tightfit.watch.events import (
     Evicted,
     Moved,
@@ -36,6 +36,7 @@ class Teller:
         self.card = card
         self.recorder = recorder
         self._others: int | None = None
+        self._seen: Reading | None = None
 
     @property
     def fine(self) -> bool:
@@ -47,8 +48,9 @@ class Teller:
         self.recorder.tell(Planned(self.network, budget, ledger, tuple(rungs)))
 
     def placed(self, block: str, size: int, state: State) -> None:
-        """A block has its place."""
-        now = self.card.read()
+        """A block has its place; one that is streamed takes nothing of the card by itself."""
+        now = self._seen if state == "streamed" and self._seen is not None else self.card.read()
+        self._seen = now
         recorder = self.recorder
         recorder.tell(
             Placed(
@@ -64,11 +66,12 @@ class Teller:
 
     def ring(self, size: int, slots: int) -> None:
         """Slots were allocated."""
-        now = self.card.read()
+        now = self._seen = self.card.read()
         self.recorder.tell(RingOpened(size, slots, now.reserved, now.allocated, self.network))
 
     def moved(self, before: int, after: int, why: str, seconds: float) -> None:
         """Weights are where a plan says."""
+        self._seen = None
         self.recorder.tell(Moved(self.network, after, before, why, round(seconds, 6)))
         self.look()
 
