@@ -39,7 +39,8 @@ class Block(nn.Module):
         self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return x + self.down(torch.nn.functional.gelu(self.up(self.norm(x))))
+        wide: torch.Tensor = self.up(self.norm(x))
+        return torch.add(x, self.down(torch.nn.functional.gelu(wide)))
 
 
 @contextmanager
