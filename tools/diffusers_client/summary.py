@@ -97,9 +97,10 @@ card. What their tests download is made on the spot (`stand_ins.py`): tokenizers
 tiny encoders with seeded weights. This list is of a part: of each folder one file at least, and
 such of their tests as place a pipeline. It grows as the commands are run on.
 
-Known and not mended: pipelines that read a weight of a part themselves (ACE-Step: `silence_latent`
-of its condition encoder) read NaN while that weight is away. Cosmos moves its safety checker with
-`.to()`, which a fitted network refuses.
+What pipelines do with a part beside calling it: they read a weight of it (ACE-Step:
+`silence_latent` of its condition encoder), move it (Cosmos its safety checker), or call a part of
+it alone (MotifVideo the vision tower of its encoder). All of that is as if it were not fitted. A
+weight of a layer within a part is not to be read so: while it is away, it shows NaN.
 """
 
 _BITS = """Each pipeline is made and called twice as their tests do: as it is on a large card, and
