@@ -22,7 +22,7 @@ class Model:
 
     Attributes:
         name: as its jobs begin.
-        spec: of `tightfit.adapters.whole`.
+        spec: of `tightfit.adapters.loading.whole`.
         size: of what it makes.
         shown: that size in the names of jobs.
         steps: of denoising.

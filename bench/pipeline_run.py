@@ -23,10 +23,10 @@ from pipeline_weights import Store, drawn
 from torch import nn
 
 import tightfit
-from tightfit.adapters.assembling import assembled
 from tightfit.adapters.libraries import quiet
+from tightfit.adapters.loading.assembling import assembled
+from tightfit.adapters.loading.whole import PipelineSource, find_pipeline
 from tightfit.adapters.parts import DENOISE
-from tightfit.adapters.whole import PipelineSource, find_pipeline
 from tightfit.card import Card, open_card
 from tightfit.place.link import measure_link
 from tightfit.units import GIB, MIB, format_bytes

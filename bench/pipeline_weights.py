@@ -13,10 +13,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from tightfit.adapters.assembling import assembled
-from tightfit.adapters.eight_bits import quantise
+from tightfit.adapters.loading.assembling import assembled
+from tightfit.adapters.loading.eight_bits import quantise
+from tightfit.adapters.loading.whole import PipelineSource, find_pipeline, stored_dtype
 from tightfit.adapters.parts import DECODE, DENOISE, Part, bare_part, load_part
-from tightfit.adapters.whole import PipelineSource, find_pipeline, stored_dtype
 from tightfit.weigh import Kind, identity, weights
 
 _PAGE = 4096

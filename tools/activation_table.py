@@ -22,12 +22,12 @@ import diffusers
 import torch
 import transformers
 
-from tightfit.adapters.architectures import ARCHITECTURES
-from tightfit.adapters.calls import call_of
+from tightfit.adapters.known.architectures import ARCHITECTURES
+from tightfit.adapters.known.calls import call_of
+from tightfit.adapters.known.pipelines import PIPELINES
+from tightfit.adapters.known.row_names import row_name
+from tightfit.adapters.known.sizes import cast_sizes, grid_of, usual_size, vae_traits
 from tightfit.adapters.parts import DENOISE, Part, find_parts, outline_part, stages_of
-from tightfit.adapters.pipelines import PIPELINES
-from tightfit.adapters.row_names import row_name
-from tightfit.adapters.sizes import cast_sizes, grid_of, usual_size, vae_traits
 from tightfit.plan.size import Size
 from tightfit.plan.slack import FRAGMENTS, least_reserved, replay
 from tightfit.weigh.dry import DryRun, dry_run

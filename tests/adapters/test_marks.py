@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from tests.pipelines import tiny
-from tightfit.adapters.marks import marked
+from tightfit.adapters.live.marks import marked
 
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
 

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 import torch
 
-from tightfit.adapters.legal import Legal
-from tightfit.adapters.loras import parse_lora
-from tightfit.adapters.orders import Order, Speech
+from tightfit.adapters.live.legal import Legal
+from tightfit.adapters.live.loras import parse_lora
+from tightfit.adapters.live.orders import Order, Speech
+from tightfit.adapters.live.variants import class_for
 from tightfit.adapters.parts import find_parts
-from tightfit.adapters.variants import class_for
 from tightfit.errors import UsageError
 
 

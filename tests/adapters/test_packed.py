@@ -26,8 +26,8 @@ from tightfit.adapters import (
     outline_vae,
     stored_dtype,
 )
-from tightfit.adapters.architectures import ARCHITECTURES
 from tightfit.adapters.diffusers_vae import weights_hash
+from tightfit.adapters.known.architectures import ARCHITECTURES
 from tightfit.errors import InputError
 from tightfit.weigh import walk
 

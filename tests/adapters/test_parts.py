@@ -14,7 +14,7 @@ from torch import nn
 from transformers import T5EncoderModel
 
 from tightfit.adapters import Part, find_parts, load_part, outline_part, stages_of
-from tightfit.adapters.pipelines import PIPELINES
+from tightfit.adapters.known.pipelines import PIPELINES
 from tightfit.errors import InputError, UsageError
 from tightfit.weigh import Kind, identity, walk, weight_bytes, weights
 

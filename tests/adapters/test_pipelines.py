@@ -28,9 +28,9 @@ from tightfit.adapters import (
     stages_of,
     usual_size,
 )
+from tightfit.adapters.known.pipelines import PIPELINES
+from tightfit.adapters.known.sizes import grid_of, vae_traits
 from tightfit.adapters.parts import full_config
-from tightfit.adapters.pipelines import PIPELINES
-from tightfit.adapters.sizes import grid_of, vae_traits
 from tightfit.errors import InputError, UsageError
 from tightfit.plan.size import Size
 from tightfit.weigh import dry_peak, walk, weights

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from diffusers.pipelines.hunyuan_video.pipeline_hunyuan_video import DEFAULT_PROMPT_TEMPLATE
 
-from tightfit.adapters.encoders import ENCODERS
-from tightfit.adapters.prompts import stand_in
+from tightfit.adapters.known.encoders import ENCODERS
+from tightfit.adapters.loading.prompts import stand_in
 
 QWEN_TEMPLATE = (
     "<|im_start|>system\nDescribe the image by detailing the color, shape, size, texture, "

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from tightfit.adapters import find_parts, load_part
-from tightfit.adapters.random_weights import draw, unfilled
+from tightfit.adapters.loading.random_weights import draw, unfilled
 
 
 def layers() -> nn.Module:

@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 import tightfit
 from tests.adapters.original_vae import original_names
 from tightfit.adapters import find_parts, load_part
-from tightfit.adapters.whole import find_pipeline, load_pipeline
+from tightfit.adapters.loading.whole import find_pipeline, load_pipeline
 from tightfit.errors import InputError, UsageError
 
 BASE = "random:flux.1-dev-mini"

@@ -16,7 +16,7 @@ from torch import nn
 
 import tightfit
 from tests.pipelines import tiny
-from tightfit.adapters.resuming import Keeping, kept
+from tightfit.adapters.live.resuming import Keeping, kept
 from tightfit.card import open_card
 from tightfit.errors import InputError
 from tightfit.units import KIB

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from diffusers import EulerDiscreteScheduler, FlowMatchEulerDiscreteScheduler
 
-from tightfit.adapters.pipelines import PIPELINES
-from tightfit.adapters.schedulers import (
+from tightfit.adapters.known.pipelines import PIPELINES
+from tightfit.adapters.loading.schedulers import (
     check_steps,
     exchanged,
     follows_flow,

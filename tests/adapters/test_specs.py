@@ -19,8 +19,8 @@ from safetensors.torch import save_file
 
 from tests.adapters.original_vae import original_names
 from tightfit.adapters import fetch_vae, find_vae, load_vae, outline_vae, stored_dtype
-from tightfit.adapters.architectures import ARCHITECTURES
 from tightfit.adapters.diffusers_vae import adapt, weights_hash
+from tightfit.adapters.known.architectures import ARCHITECTURES
 from tightfit.card import open_card
 from tightfit.errors import InputError, UsageError
 from tightfit.weigh import weight_bytes

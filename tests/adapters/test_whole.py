@@ -15,9 +15,9 @@ from torch import nn
 from transformers import CLIPTokenizer
 
 from tests.pipelines import tiny
+from tightfit.adapters.known.pipelines import PIPELINES
+from tightfit.adapters.loading.whole import PipelineSource, find_pipeline, load_pipeline
 from tightfit.adapters.parts import outline_part
-from tightfit.adapters.pipelines import PIPELINES
-from tightfit.adapters.whole import PipelineSource, find_pipeline, load_pipeline
 from tightfit.errors import InputError, TightfitError, UsageError
 
 FLUX = "random:flux.1-dev-mini"
@@ -93,7 +93,8 @@ def test_a_pipeline_of_every_class_we_know_can_be_put_together(
 ) -> None:
     """Of true sizes too: here from shapes alone, whose class takes all its components."""
     monkeypatch.setattr(
-        "tightfit.adapters.whole.load_part", lambda part, *, dtype: outline_part(part, dtype=dtype)
+        "tightfit.adapters.loading.whole.load_part",
+        lambda part, *, dtype: outline_part(part, dtype=dtype),
     )
     source = find_pipeline(f"random:{name}")
     pipe = load_pipeline(source)
@@ -109,7 +110,8 @@ def test_a_true_size_is_in_halves_but_for_the_vae_of_clips(
 ) -> None:
     """As they are published; what the user says goes for all."""
     monkeypatch.setattr(
-        "tightfit.adapters.whole.load_part", lambda part, *, dtype: outline_part(part, dtype=dtype)
+        "tightfit.adapters.loading.whole.load_part",
+        lambda part, *, dtype: outline_part(part, dtype=dtype),
     )
     pipe = load_pipeline(find_pipeline("random:wan2.1-t2v-1.3b"))
     assert (pipe.text_encoder.dtype, pipe.vae.dtype) == (torch.bfloat16, torch.float32)
@@ -301,8 +303,10 @@ def test_what_a_hub_gave_is_loaded_without_parts_from_elsewhere(
         asked.append((spec, tuple(without)))
         return saved
 
-    monkeypatch.setattr("tightfit.adapters.whole.fetch_configurations", lambda spec: configurations)
-    monkeypatch.setattr("tightfit.adapters.whole.fetch_pipeline", fetched)
+    monkeypatch.setattr(
+        "tightfit.adapters.loading.whole.fetch_configurations", lambda spec: configurations
+    )
+    monkeypatch.setattr("tightfit.adapters.loading.whole.fetch_pipeline", fetched)
     source = find_pipeline("maker/flux", parts={"vae": saved / "vae"})
     assert asked == []
     pipe = load_pipeline(source)

@@ -13,7 +13,7 @@ from PIL import Image
 import tightfit
 from tests.pipelines import tiny
 from tests.pipelines.making import SIZES, make
-from tightfit.api import choice
+from tightfit.api.generation import choice
 from tightfit.errors import MemoryShortage
 from tightfit.media.info import probe
 from tightfit.media.latents import load_latent

@@ -11,7 +11,7 @@ import torch
 
 import tightfit
 from tests.pipelines.making import ROOMY, make, pipeline
-from tightfit.api.prompting import BadPrompt, read_prompts
+from tightfit.api.generation.prompting import BadPrompt, read_prompts
 from tightfit.card import open_card
 from tightfit.errors import Cancelled, InputError, JobFailed, MemoryShortage
 from tightfit.media.latents import load_latent

@@ -10,7 +10,7 @@ import torch
 
 import tightfit
 from tests.pipelines.making import ROOMY, make, mask, picture, pipeline
-from tightfit.api import generating
+from tightfit.api.generation import generating
 from tightfit.card import open_card
 from tightfit.errors import UsageError
 

@@ -161,7 +161,7 @@ def full() -> OSError:
     ids=["full", "interrupt", "other"],
 )
 def test_stopped_at_any_write_it_goes_on(
-    work: Callable[..., tightfit.api.packing.PackSummary],
+    work: Callable[..., tightfit.api.packing.packing.PackSummary],
     error: BaseException,
     seen: type[BaseException],
     tmp_path: Path,

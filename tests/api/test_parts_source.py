@@ -16,10 +16,10 @@ import tightfit
 from tests.card.stub_nvml import StubDevice, StubNvml
 from tests.weigh.header_makers import write_safetensors
 from tightfit.adapters.parts import find_parts, load_part, outline_part
-from tightfit.api import planning
-from tightfit.api.planning import ask, make_plan
-from tightfit.api.question import Question
-from tightfit.api.solving import answer
+from tightfit.api.planning import planning
+from tightfit.api.planning.planning import ask, make_plan
+from tightfit.api.planning.question import Question
+from tightfit.api.planning.solving import answer
 from tightfit.card import nvml
 from tightfit.card.cuda import convolution_library
 from tightfit.card.host_memory import HostMemory

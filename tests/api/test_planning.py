@@ -13,9 +13,9 @@ import tightfit
 from tests.api.model_files import SHAPES, broken_files, gguf_file, model_file, sharded, under
 from tests.weigh import original_names as original
 from tests.weigh.header_makers import write_safetensors
-from tightfit.api import planning
-from tightfit.api.planning import ask
-from tightfit.api.question import Question
+from tightfit.api.planning import planning
+from tightfit.api.planning.planning import ask
+from tightfit.api.planning.question import Question
 from tightfit.card.host_memory import HostMemory
 from tightfit.errors import InputError, UsageError
 from tightfit.plan.plan import Plan
@@ -45,8 +45,8 @@ def test_a_plan_from_a_header_imports_no_torch(tmp_path: Path) -> None:
         "import sys, tightfit\n"
         "assert 'torch' not in sys.modules, 'import'\n"
         f"assert isinstance(tightfit.make_plan({str(path)!r}, vram='6GiB'), tightfit.Plan)\n"
-        "from tightfit.api.planning import ask\n"
-        "from tightfit.api.solving import answer\n"
+        "from tightfit.api.planning.planning import ask\n"
+        "from tightfit.api.planning.solving import answer\n"
         f"answer(ask({str(path)!r}, vram='6GiB'), 'vram')\n"
         "sys.exit('torch' in sys.modules or 'diffusers' in sys.modules)\n"
     )

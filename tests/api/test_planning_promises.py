@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.api.model_files import model_file
-from tightfit.api.planning import ask
-from tightfit.api.question import Question
+from tightfit.api.planning.planning import ask
+from tightfit.api.planning.question import Question
 from tightfit.plan.budget import Budget
 from tightfit.plan.plan import Plan
 from tightfit.plan.size import Size

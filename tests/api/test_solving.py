@@ -9,10 +9,10 @@ import pytest
 
 import tightfit
 from tests.api.model_files import model_file
-from tightfit.api import planning
-from tightfit.api.planning import ask
-from tightfit.api.question import Question
-from tightfit.api.solving import answer
+from tightfit.api.planning import planning
+from tightfit.api.planning.planning import ask
+from tightfit.api.planning.question import Question
+from tightfit.api.planning.solving import answer
 from tightfit.card.host_memory import HostMemory
 from tightfit.card.known import known_cards
 from tightfit.errors import UsageError

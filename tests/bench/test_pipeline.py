@@ -25,8 +25,8 @@ from pipeline_run import Place, Whole, row_of
 from pipeline_weights import Store, drawn
 from rows import write
 
-from tightfit.adapters.pipelines import PIPELINES
-from tightfit.adapters.whole import find_pipeline
+from tightfit.adapters.known.pipelines import PIPELINES
+from tightfit.adapters.loading.whole import find_pipeline
 from tightfit.plan.size import Size
 from tightfit.units import GIB
 

@@ -1,9 +1,9 @@
 """SPEAK THEIR WORDS: diffusers is imported here and nowhere else, and only when it is needed."""
 
-from tightfit.adapters.calls import call_of, passes_of
 from tightfit.adapters.diffusers_vae import adapt
+from tightfit.adapters.known.calls import call_of, passes_of
+from tightfit.adapters.known.sizes import cast_sizes, padding, seq_lengths, usual_size
 from tightfit.adapters.parts import Part, find_parts, load_part, outline_part, stages_of
-from tightfit.adapters.sizes import cast_sizes, padding, seq_lengths, usual_size
 from tightfit.adapters.specs import (
     Source,
     fetch_vae,

@@ -15,13 +15,13 @@ from typing import Any
 import torch
 from torch import nn
 
-from tightfit.adapters.architectures import ARCHITECTURES, Architecture
-from tightfit.adapters.encoders import ENCODERS
+from tightfit.adapters.known.architectures import ARCHITECTURES, Architecture
+from tightfit.adapters.known.encoders import ENCODERS
+from tightfit.adapters.known.pipelines import PIPELINES
 from tightfit.adapters.libraries import LOADING, class_named, said_by_us
+from tightfit.adapters.loading.part_file import header_of, in_eight_bits, load_file, refuse_missing
+from tightfit.adapters.loading.random_weights import draw, unfilled
 from tightfit.adapters.packed import load_diffusers, load_transformers, packed_headers
-from tightfit.adapters.part_file import header_of, in_eight_bits, load_file, refuse_missing
-from tightfit.adapters.pipelines import PIPELINES
-from tightfit.adapters.random_weights import draw, unfilled
 from tightfit.adapters.specs import find_vae
 from tightfit.adapters.traits import SUPPORTED
 from tightfit.errors import InputError, UsageError

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from tightfit.adapters.architectures import ARCHITECTURES, architecture
+from tightfit.adapters.known.architectures import ARCHITECTURES, architecture
 from tightfit.adapters.libraries import LOADING, class_named, quiet, said_by_us
 from tightfit.adapters.packed import (
     load_diffusers,

@@ -6,16 +6,16 @@ if TYPE_CHECKING:
     from tightfit.api.coding import decode, encode
     from tightfit.api.fits import fit, fitted, unfit
     from tightfit.api.fitting import placed
-    from tightfit.api.generating import generate
+    from tightfit.api.generation.generating import generate
+    from tightfit.api.generation.making import Generated
+    from tightfit.api.generation.whole_pipeline import load_pipeline
     from tightfit.api.leaking import leakcheck
     from tightfit.api.loading import load_weights
-    from tightfit.api.making import Generated
-    from tightfit.api.packing import pack, unpack
-    from tightfit.api.planning import make_plan
+    from tightfit.api.packing.packing import pack, unpack
+    from tightfit.api.planning.planning import make_plan
     from tightfit.api.result import Frames, Result
-    from tightfit.api.session import Session
+    from tightfit.api.sharing.session import Session
     from tightfit.api.tiling import tiled
-    from tightfit.api.whole_pipeline import load_pipeline
     from tightfit.api.work import Watching
     from tightfit.plan.plan import Plan
 
@@ -44,25 +44,25 @@ __all__ = [
 
 _HOMES = {
     "Frames": "api.result",
-    "Generated": "api.making",
+    "Generated": "api.generation.making",
     "Plan": "plan.plan",
     "Result": "api.result",
-    "Session": "api.session",
+    "Session": "api.sharing.session",
     "Watching": "api.work",
     "decode": "api.coding",
     "encode": "api.coding",
     "fit": "api.fits",
     "fitted": "api.fits",
-    "generate": "api.generating",
+    "generate": "api.generation.generating",
     "leakcheck": "api.leaking",
-    "load_pipeline": "api.whole_pipeline",
+    "load_pipeline": "api.generation.whole_pipeline",
     "load_weights": "api.loading",
-    "make_plan": "api.planning",
-    "pack": "api.packing",
+    "make_plan": "api.planning.planning",
+    "pack": "api.packing.packing",
     "placed": "api.fitting",
     "tiled": "api.tiling",
     "unfit": "api.fits",
-    "unpack": "api.packing",
+    "unpack": "api.packing.packing",
 }
 
 

@@ -7,10 +7,11 @@ from typing import Any, TypeVar, overload
 
 from torch import nn
 
-from tightfit.adapters.live_pipeline import is_pipeline
-from tightfit.api import fitting, pipelines
-from tightfit.api.pipelines import FittedPipeline
-from tightfit.api.sharing import unfit_alone
+from tightfit.adapters.live.pipeline import is_pipeline
+from tightfit.api import fitting
+from tightfit.api.sharing import pipelines
+from tightfit.api.sharing.pipelines import FittedPipeline
+from tightfit.api.sharing.shared_card import unfit_alone
 from tightfit.card import Card
 from tightfit.errors import UsageError
 from tightfit.run.fitting.fitted import Fitted

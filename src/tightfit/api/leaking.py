@@ -9,11 +9,11 @@ from types import TracebackType
 from tightfit.card import Card, open_card
 from tightfit.errors import JobFailed, UsageError
 from tightfit.units import format_bytes
+from tightfit.watch.leaks.figures import three_lines
 from tightfit.watch.leaks.find import Found, what_stayed
 from tightfit.watch.leaks.heap import Limits
 from tightfit.watch.leaks.leak import ADVICE, Leak
 from tightfit.watch.leaks.moment import Moment, Scope, look
-from tightfit.watch.leaks.figures import three_lines
 
 _FRAMES = 16
 _MOST = 10

@@ -140,7 +140,7 @@ class _Job:
         if self.kind == "decode":
             latent = torch.randn(self.about["shape"], generator=_seeded())
             return decode(latent, vae=self.spec, **options).report
-        from tightfit.api.generating import generate
+        from tightfit.api.generation.generating import generate
 
         asked: dict[str, Any] = {
             name: int(value)

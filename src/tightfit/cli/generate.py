@@ -139,9 +139,9 @@ def generate(
 
     prepare(allocator, card)
     from tightfit import api
-    from tightfit.adapters.loras import parse_lora
-    from tightfit.adapters.variants import in_silence
-    from tightfit.api.prompting import read_prompts
+    from tightfit.adapters.live.loras import parse_lora
+    from tightfit.adapters.live.variants import in_silence
+    from tightfit.api.generation.prompting import read_prompts
     from tightfit.cli import show
 
     voice = o.Voice(verbose, quiet, report, trace)

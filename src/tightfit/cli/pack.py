@@ -14,7 +14,7 @@ from tightfit.cli import options as o
 from tightfit.errors import Cancelled
 
 if TYPE_CHECKING:
-    from tightfit.api.packing import PackSummary
+    from tightfit.api.packing.packing import PackSummary
 
 
 def pack(

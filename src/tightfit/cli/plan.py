@@ -56,8 +56,8 @@ def plan(
     """Say what a job needs on a card, line by line, what binds, and what would change it."""
     from rich.console import Console
 
-    from tightfit.api.planning import ask
-    from tightfit.api.solving import answer
+    from tightfit.api.planning.planning import ask
+    from tightfit.api.planning.solving import answer
 
     question = ask(
         models,

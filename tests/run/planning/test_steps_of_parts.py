@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
+from tightfit.adapters.known.sizes import cast_sizes
 from tightfit.adapters.parts import find_parts
-from tightfit.adapters.sizes import cast_sizes
-from tightfit.api.parts_source import steps_of_part
+from tightfit.api.planning.parts_source import steps_of_part
 from tightfit.plan.size import Size
 from tightfit.run.planning.steps import ANY, steps_of
 from tightfit.weigh.files.autoencoders import QWEN_IMAGE

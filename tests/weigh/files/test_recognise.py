@@ -15,9 +15,9 @@ from torch import nn
 
 from tests.weigh import original_names as original
 from tests.weigh.header_makers import LIST, Gguf, Shapes, header_of, mixed_header
-from tightfit.adapters.architectures import ARCHITECTURES, Architecture
-from tightfit.adapters.denoisers import DENOISERS
-from tightfit.adapters.encoders import ENCODERS
+from tightfit.adapters.known.architectures import ARCHITECTURES, Architecture
+from tightfit.adapters.known.denoisers import DENOISERS
+from tightfit.adapters.known.encoders import ENCODERS
 from tightfit.weigh.files.header_blocks import blocks_of_header
 from tightfit.weigh.files.headers import Header, read_header
 from tightfit.weigh.files.recognise import FAMILIES, recognise

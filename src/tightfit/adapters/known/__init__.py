@@ -1,0 +1,1 @@
+"""What is known by name: classes, sizes, calls."""

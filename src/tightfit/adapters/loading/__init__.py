@@ -1,0 +1,1 @@
+"""From a SPEC to a pipeline of diffusers, loaded."""

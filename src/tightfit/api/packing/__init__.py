@@ -1,0 +1,1 @@
+"""Files, packed and unpacked."""

@@ -1,0 +1,1 @@
+"""One card, and who takes turns on it."""

@@ -1,0 +1,235 @@
+"""A whole pipeline on one card: every network fitted, and what is idle out of the way."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+
+from tightfit.adapters.live.pipeline import components_of, unload_by
+from tightfit.api.sharing.shared_card import SharedCard
+from tightfit.api.sharing.shared_vae import Codes, SharedVae
+from tightfit.api.sharing.taken import Taken
+from tightfit.card import Card, open_card
+from tightfit.errors import UsageError
+from tightfit.plan.budget import Budget, BudgetWish
+from tightfit.run.fitting.fitted import Fitted
+from tightfit.run.ladder import Attempt
+from tightfit.run.shelf import Shelf
+from tightfit.watch import Recorder
+
+_known: dict[int, FittedPipeline] = {}
+_guard = threading.Lock()
+
+
+@dataclass(frozen=True)
+class Spent:
+    """What a network of a pipeline took so far.
+
+    Attributes:
+        calls: that were made of it.
+        seconds: in them, with what its weights took to come; until the card was done where another
+            network came next.
+    """
+
+    calls: int
+    seconds: float
+
+
+@dataclass(eq=False, repr=False)
+class FittedPipeline:
+    """A pipeline, its card, and who of it is there.
+
+    Attributes:
+        pipe: the user's, to be called as ever.
+        shared: the card, which other pipelines may use as well.
+        codings: what became of the last encodes and decodes, rung by rung.
+        before_decode: called with the raw latent, on the host, just before each decode.
+        codes: how its VAEs are to code.
+    """
+
+    pipe: Any
+    shared: SharedCard
+    codings: list[Attempt] = field(default_factory=list)
+    before_decode: Callable[[torch.Tensor], None] | None = None
+    codes: Codes = field(default_factory=Codes)
+    _parts: dict[str, Taken] = field(default_factory=dict)
+    _undo: ExitStack = field(default_factory=ExitStack)
+
+    def __repr__(self) -> str:
+        names = ", ".join((*self.networks, *self.vaes))
+        return f"FittedPipeline({type(self.pipe).__name__} on {self.card.name}: {names})"
+
+    @property
+    def card(self) -> Card:
+        """Where it runs."""
+        return self.shared.card
+
+    @property
+    def budget(self) -> Budget:
+        """Bytes that it may use of that, and what is kept free for others."""
+        return self.shared.budget
+
+    @property
+    def recorder(self) -> Recorder:
+        """Who is told what its networks and VAEs do; see `SharedCard`."""
+        return self.shared.recorder
+
+    @property
+    def shelf(self) -> Shelf:
+        """Who makes room for whom."""
+        return self.shared.shelf
+
+    @property
+    def networks(self) -> dict[str, Fitted]:
+        """By name in the pipeline, but for VAEs."""
+        return {
+            name: each.network for name, each in self._parts.items() if each.network is not None
+        }
+
+    @property
+    def vaes(self) -> dict[str, nn.Module]:
+        """By name; they are on the card only while they code."""
+        return {name: each.module for name, each in self._parts.items() if each.network is None}
+
+    @property
+    def halved(self) -> dict[str, int]:
+        """How often each network had its batch parted in two, since there was no room for it.
+
+        Those that never had are left out. Latents are then those of the whole but for rounding.
+        """
+        return {name: each.halved for name, each in self.networks.items() if each.halved}
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it was not given back."""
+        return bool(self._parts)
+
+    @property
+    def times(self) -> dict[str, Spent]:
+        """What each network and VAE took so far; the host waits for the card.
+
+        Those that pipelines share have the calls of all of them.
+        """
+        self.shared.settle()
+        return {name: Spent(each.calls, each.seconds) for name, each in self._parts.items()}
+
+    def explain(self) -> str:
+        """A line for each network: where its weights are now; then who rested for whom."""
+        lines = [part.explain(name) for name, part in self._parts.items()]
+        lines += [f"{name}: {count} calls in two halves" for name, count in self.halved.items()]
+        lines += [f"{each.stage} by {each.rung}: {each.outcome}" for each in self.codings[-4:]]
+        return "\n".join([*lines, *self.shelf.notes])
+
+    def coded(self, attempts: Sequence[Attempt]) -> None:
+        """What became of an encode or a decode of it."""
+        self.codings = [*self.codings, *attempts][-_REMEMBERED:]
+
+    def open(self, *, mode: str, pack: str, label: str = "") -> None:
+        """Take every part, under names that begin with `label`.
+
+        Whatever happens, those that were taken are given back.
+        """
+        shared = self.shared
+        try:
+            for each in components_of(self.pipe):
+                name = label + each.name
+                if each.is_vae:
+                    taken = shared.take_vae(
+                        each.module, name, self, lambda taken: SharedVae(shared, taken).begin()
+                    )
+                else:
+                    taken = shared.take(each.module, name, self, mode=mode, pack=pack)
+                self._parts[each.name] = taken
+            self._undo.callback(unload_by(self.pipe, self._unload))
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Every part that nobody else uses is as it was, on the host; harmless when repeated.
+
+        Raises `UsageError` where one is being called by this thread: all others are given back.
+        """
+        self._undo.close()
+        failed: UsageError | None = None
+        for name, taken in reversed(list(self._parts.items())):
+            try:
+                self.shared.give_back(taken, self)
+            except UsageError as error:
+                failed = failed or error
+            else:
+                del self._parts[name]
+        if failed is not None:
+            raise failed
+
+    def _unload(self, encoder: object, unload: Callable[[], Any]) -> Any:
+        """Words that were taught are forgotten again, by new embeddings of an encoder."""
+        parts = (each for each in self._parts.values() if each.module is encoder)
+        network = next((each.network for each in parts), None)
+        if network is None:
+            return unload()
+        return network.altered_by("unload_textual_inversion", unload)
+
+
+_REMEMBERED = 64
+
+
+def fit_pipeline(
+    pipe: Any,
+    *,
+    vram: str | int | None,
+    card: str | Card | None,
+    reserve: str | int | None,
+    mode: str,
+    pack: str,
+) -> None:
+    """Fit every network of `pipe`, which has the card to itself; see `tightfit.fit`."""
+    wish = BudgetWish.of(vram, reserve)
+    refuse_known(pipe)
+    components_of(pipe)  # what is refused is, before a card is opened
+    opened = card if isinstance(card, Card) else open_card(card)
+    shared = SharedCard(opened, wish.on(opened.name, opened.read().total))
+    keep(FittedPipeline(pipe, shared), mode=mode, pack=pack)
+
+
+def keep(fitted: FittedPipeline, *, mode: str, pack: str, label: str = "") -> None:
+    """Fit it, and know it from then on."""
+    refuse_known(fitted.pipe)
+    fitted.open(mode=mode, pack=pack, label=label)
+    with _guard:
+        _known[id(fitted.pipe)] = fitted
+
+
+def refuse_known(pipe: Any) -> None:
+    """Raise `UsageError` for a pipeline that is fitted."""
+    with _guard:
+        if id(pipe) in _known:
+            raise UsageError(f"`{type(pipe).__name__}` is fitted already: unfit it first.")
+
+
+def unfit_pipeline(pipe: Any) -> None:
+    """Give it back as it was. Raises `UsageError` for one that is not fitted."""
+    forget(fitted_pipeline(pipe))
+
+
+def forget(fitted: FittedPipeline) -> None:
+    """Give its pipeline back, and know it no more. Raises `UsageError` in the middle of a call."""
+    fitted.close()
+    with _guard:
+        if _known.get(id(fitted.pipe)) is fitted:
+            del _known[id(fitted.pipe)]
+
+
+def fitted_pipeline(pipe: Any) -> FittedPipeline:
+    """What is done with `pipe`. Raises `UsageError` for one that is not fitted."""
+    with _guard:
+        found = _known.get(id(pipe))
+    if found is None:
+        raise UsageError(f"`{type(pipe).__name__}` is not fitted.")
+    return found
