@@ -6,6 +6,7 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,11 +16,13 @@ from torch import nn
 import tightfit
 from tests.cases.common import assert_back, virtual
 from tests.watch.leaks.planted import NAME, program
+from tightfit.api.work import Watching
 from tightfit.card import Card, open_card
 from tightfit.plan.tilesize import parse_tile
 from tightfit.run.job import Job, Request
 from tightfit.testing import faults, toy_vae
 from tightfit.units import KIB, MIB
+from tightfit.watch import Recorder
 from tightfit.watch.leaks import Hold, Rounds
 
 ROOM = 64 * MIB
@@ -265,3 +268,29 @@ def _interrupting(after: int) -> Any:
             raise KeyboardInterrupt
 
     return allocating
+
+
+def test_a_traced_job_tells_what_it_left_and_who_holds_it() -> None:
+    """A model that keeps a picture on itself; one that keeps nothing is told nothing of."""
+    vae = toy_vae("V2")
+    kept: list[torch.Tensor] = []
+    decode = vae.module.decode
+
+    def keeps(z: torch.Tensor) -> torch.Tensor:
+        kept.append(z.new_zeros(MIB // 4))
+        return decode(z)
+
+    for planted in (False, True):
+        vae.module.decode = keeps if planted else decode
+        recorder = Recorder(fine=True)
+        watching = Watching(recorder)
+        tightfit.decode(
+            0.1 * torch.randn(1, 4, 8, 8),
+            vae=replace(vae, decode=vae.module.decode),
+            card="virtual:64MiB",
+            watching=watching,
+        )
+        leaks = [each for each in recorder.events() if each["event"] == "leak"]
+        assert [each["bytes"] for each in leaks] == ([MIB] if planted else [])
+        assert not planted or "kept" in " ".join(map(str, leaks[0]["chain"]))
+    kept.clear()

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -33,6 +34,7 @@ from tightfit.run.vae import Direction, Traits, Vae
 from tightfit.settings import Settings
 from tightfit.watch import Recorder
 from tightfit.watch.events import Told
+from tightfit.watch.leaks import Scope, look, what_stayed
 from tightfit.weigh.calibration import Calibrations
 
 
@@ -116,11 +118,23 @@ class Work:
                 self.watching.progress,
                 calibrations,
             )
-            return job.run(values.to(vae.dtype)), vae
+            with self._leaks_told():
+                return job.run(values.to(vae.dtype)), vae
         except MemoryShortage as error:
             error.report = report = self._failed(error, before)
             self.watching.recorder.tell(Told(report.as_dict()))
             raise
+
+    @contextmanager
+    def _leaks_told(self) -> Iterator[None]:
+        """Where every move is traced, what a job leaves on the card is told with who holds it."""
+        recorder, card = self.watching.recorder, self.memory.card
+        if not recorder.fine or card.kind == "cpu":
+            yield
+            return
+        before = look(Scope((card,)))
+        yield
+        what_stayed(before).tell(recorder)
 
     def _learnt(self) -> tuple[Lessons, Calibrations]:
         """What earlier jobs taught. Each virtual card is a new one, maybe with faults of its own:
