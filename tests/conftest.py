@@ -17,8 +17,18 @@ settings.register_profile("search", _plain, max_examples=2000)
 settings.load_profile("tightfit")
 
 
+HEAP = ("tests/watch/leaks/", "tests/api/test_leaking.py", "tests/cases/test_l_leaks.py")
+"""They walk through everything that is alive, so with all other tests there they take minutes."""
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests marked `gpu` are skipped, with the reason, where there is none."""
+    """Tests marked `gpu` are skipped, with the reason, where there is none.
+
+    So are those of the `HEAP`, where others are collected beside them.
+    """
+    walks = [item for item in items if item.nodeid.startswith(HEAP)]
+    for item in walks if len(walks) < len(items) else ():
+        item.add_marker(pytest.mark.skip(reason="walks the heap: `make test` runs it by itself"))
     if torch.cuda.is_available():
         return
     for item in items:

@@ -137,7 +137,7 @@ def test_where_they_place_a_pipeline_it_is_fitted(card: Card) -> None:
         with pytest.raises(UsageError, match="not fitted"):
             tightfit.fitted(pipe)
         instead.plain = True
-        pipe.to("vcard")
+        pipe.to(card.device)
         assert pipe.transformer.device.type == "vcard"
         instead.plain = False
         other = tiny.flux()
