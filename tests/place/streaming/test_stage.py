@@ -51,11 +51,16 @@ def all_pins() -> Pins:
     return Pins(MIB, register=lambda *_: True, unregister=lambda _: None)
 
 
+def workers() -> set[threading.Thread]:
+    """Threads of ours that are there; other tests may have left some."""
+    return {thread for thread in threading.enumerate() if "tightfit" in thread.name}
+
+
 @contextmanager
 def staged(
     *, pins: Pins | None = None, size: int = 4096, lane: Lane | None = None
 ) -> Iterator[tuple[Stage, StagedQueue, VirtualCard]]:
-    card = virtual("1MiB")
+    card, others = virtual("1MiB"), workers()
     card.faults.lanes = "strict"
     lane = lane or open_lane(card)
     bounce = Bounce(pins or all_pins(), lane)
@@ -67,7 +72,7 @@ def staged(
         stage.close()
         card.sync()
         bounce.close()
-        assert not any("tightfit" in thread.name for thread in threading.enumerate())
+        assert workers() <= others
 
 
 def slot(card: VirtualCard, size: int) -> torch.Tensor:
@@ -325,6 +330,7 @@ def test_two_buffers_are_held_at_least_or_none(granted: int) -> None:
 
 def test_no_worker_is_left_when_the_process_ends() -> None:
     """Nobody has to give a module back first; a copy that is under way is waited for."""
+    others = workers()
     with staged() as (stage, _, card):
         source, target = Slow(some(64)), slot(card, 64)
         source.go.clear()
@@ -332,7 +338,7 @@ def test_no_worker_is_left_when_the_process_ends() -> None:
         assert source.begun.wait(10)
         threading.Timer(0.05, source.go.set).start()
         close_all()
-        assert not any("tightfit" in thread.name for thread in threading.enumerate())
+        assert workers() <= others
         with pytest.raises(JobFailed, match="had ended"):
             stage.pour(target, source)
         stage.drain()
