@@ -12,19 +12,25 @@ on, ``fine`` what ``--trace`` asks for: every move of the allocator, and each st
 from __future__ import annotations
 
 import argparse
-import json
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from dataclasses import replace
+from pathlib import Path
 from statistics import median
 from unittest.mock import patch
 
 import torch
+from provenance import machine_of, versions_of
+from rows import Row, write
 from torch import nn
 
 import tightfit
+from tightfit.card import open_card
 from tightfit.run.fitting.fitted import Fitted
+from tightfit.units import format_bytes
 from tightfit.watch import Recorder
+from tightfit.weigh import weight_bytes
 
 LEVELS = ("none", "coarse", "fine")
 _WARM = 4
@@ -69,7 +75,7 @@ def steps(module: nn.Module, x: torch.Tensor, count: int) -> list[float]:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Measure, and print a line of JSON for each level."""
+    """Measure, print a line for each level, and write the rows where that is wanted."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--card", default="cuda:0")
     parser.add_argument("--vram", default="12GiB")
@@ -78,13 +84,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--rows", type=int, default=4096)
     parser.add_argument("--steps", type=int, default=16)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--commit", help="of this source, where git cannot tell")
+    parser.add_argument("-o", "--output", type=Path, help="a file for the rows")
     asked = parser.parse_args(arguments)
     dtype = torch.bfloat16 if asked.card.startswith("cuda") else torch.float32
-    torch.manual_seed(0)
-    module = nn.Sequential(*(Block(asked.width).to(dtype) for _ in range(asked.blocks))).eval()
+    module = stack(asked.width, asked.blocks, dtype)
     x = torch.zeros(asked.rows, asked.width, dtype=dtype)
     seconds: dict[str, list[float]] = {name: [] for name in LEVELS}
-    told = 0
+    told = 0.0
     for _ in range(asked.rounds):
         for names in (("none", "coarse"), ("fine",)):
             terms = {"card": asked.card, "vram": asked.vram, "traces": "fine" in names}
@@ -93,13 +100,35 @@ def main(arguments: Sequence[str] | None = None) -> None:
             for name in names:
                 with level(tightfit.fitted(module), name):
                     seconds[name] += steps(module, x, asked.steps)
-                    told = tightfit.fitted(module).recorder.counts.total()
+                    told = tightfit.fitted(module).recorder.counts.total() / asked.steps
             tightfit.unfit(module)
-    least = median(seconds["none"])
-    for name in LEVELS:
-        step = median(seconds[name])
-        row = {"who": name, "seconds": step, "over_none": step / least - 1}
-        print(json.dumps(row | ({"events_a_step": told / asked.steps} if name == "fine" else {})))
+    job = f"streamed step, {asked.vram} of {format_bytes(weight_bytes(module))}"
+    rows = [row_of(job, name, seconds[name], least=median(seconds["none"])) for name in LEVELS]
+    rows[-1] = replace(rows[-1], note=f"{rows[-1].note}; {told:.0f} events a step")
+    for row in rows:
+        print(f"{row.job} | {row.who}: {row.seconds:.4f} s; {row.note}")
+    if asked.output is not None:
+        card = open_card(asked.card)
+        write(asked.output, rows, machine=machine_of(card), versions=versions_of(asked.commit))
+
+
+def stack(width: int, blocks: int, dtype: torch.dtype) -> nn.Module:
+    """Blocks whose weights are one small number each: what they are does not matter, and drawing
+    them would take minutes.
+    """
+    with torch.device("meta"):
+        module = nn.Sequential(*(Block(width) for _ in range(blocks)))
+    module = module.to(dtype).to_empty(device="cpu").eval()
+    for parameter in module.parameters():
+        parameter.detach().fill_(1e-4)
+    return module
+
+
+def row_of(job: str, level: str, seconds: Sequence[float], *, least: float) -> Row:
+    """Of one level; the median step counts."""
+    step = median(seconds)
+    note = f"{step / least - 1:+.2%} of none"
+    return Row(job, level, step, all_seconds=tuple(seconds), note=note)
 
 
 if __name__ == "__main__":
