@@ -109,12 +109,19 @@ class Skipped(Event):
 
 @dataclass(frozen=True, slots=True)
 class Tile(Event):
-    """A tile or a strip is done."""
+    """A tile or a strip is done.
+
+    Attributes:
+        rung: whose.
+        done, total: how many are, of how many.
+        box: left, top, width and height in pixels of the picture; None where it has no place.
+    """
 
     kind: ClassVar[str] = "tile"
     rung: str
     done: int
     total: int
+    box: tuple[int, int, int, int] | None = None
 
 
 @dataclass(frozen=True, slots=True)
