@@ -28,18 +28,21 @@ class LatentFile:
     """A latent in the VAE's raw space, and where it came from.
 
     Attributes:
-        latent: [B,C,H,W] or [B,C,T,H,W]; on the meta device where only the header was read.
+        latent: [B,C,H,W], [B,C,T,H,W] or, of sound, [B,C,L]; on the meta device where only the header was read.
         vae: name of the VAE that made it and that decodes it.
         vae_hash: its weights' hash; None where unknown.
         scale, shift: per channel or one for all; None where the VAE has none.
         ratio: pixels per latent value, (temporal, spatial).
         dtype: what the VAE computed in, such as ``float32``.
-        width, height: of the source, in pixels, before padding.
+        width, height: of the source, in pixels, before padding; of sound its samples, and 1.
         frames: of the source, before padding; None for a picture.
         fps: frames per second of the source; None for a picture.
         padding: what was added to the source, in pixels and frames per side; any JSON object.
         alpha: [B,1,H,W] in 0..1, of the source before padding; None where there is none.
         background: the colour that the source was laid over; None where it had no alpha.
+        sound: float32 [C,L] in -1..1, of the clip that the frames are from, for as long as they
+            are shown; None where there is none.
+        sound_rate: samples a second, of `sound` or of a latent of sound.
         version: of the file format; later ones only add keys.
     """
 
@@ -57,6 +60,8 @@ class LatentFile:
     padding: Mapping[str, Any] = field(default_factory=dict)
     alpha: torch.Tensor | None = None
     background: Colour | None = None
+    sound: torch.Tensor | None = None
+    sound_rate: int | None = None
     version: int = VERSION
 
 
@@ -67,7 +72,7 @@ def save_latent(path: Path, file: LatentFile) -> None:
     """
     check_writable(path, LATENT_KINDS)
     check_finite(file.latent, goal=path)
-    tensors = {"latent": file.latent, "alpha": file.alpha}
+    tensors = {"latent": file.latent, "alpha": file.alpha, "sound": file.sound}
     data = _in_order(
         save(
             {k: v.detach().to("cpu").contiguous() for k, v in tensors.items() if v is not None},
@@ -127,7 +132,7 @@ def _opened(path: Path) -> Iterator[Any]:
 
 def _present(handle: Any) -> list[str]:
     there = set(handle.keys())
-    return [name for name in ("latent", "alpha") if name in there]
+    return [name for name in ("latent", "alpha", "sound") if name in there]
 
 
 def _to_text(file: LatentFile) -> dict[str, str]:
@@ -146,6 +151,7 @@ def _to_text(file: LatentFile) -> dict[str, str]:
         "fps": None if file.fps is None else str(file.fps),
         "padding": dict(file.padding),
         "background": file.background,
+        "sound_rate": file.sound_rate,
     }
     return {
         key: value if isinstance(value, str) else json.dumps(value)
@@ -176,6 +182,8 @@ def _from_text(
                 fps=Fraction(text["fps"]) if "fps" in text else None,
                 padding=dict(json.loads(text.get("padding", "{}"))),
                 background=_colour(text.get("background")),
+                sound=tensors.get("sound"),
+                sound_rate=int(text["sound_rate"]) if "sound_rate" in text else None,
             )
         )
     except KeyError as error:
@@ -192,12 +200,20 @@ def _sensible(file: LatentFile) -> LatentFile:
     """The same file. Raises `ValueError` on sizes and rates that nothing can have."""
     if 0 in file.latent.shape:
         raise ValueError(f"a latent of shape {tuple(file.latent.shape)} holds nothing")
-    counts = {"width": file.width, "height": file.height, "frames": file.frames, "fps": file.fps}
+    counts = {
+        "width": file.width,
+        "height": file.height,
+        "frames": file.frames,
+        "fps": file.fps,
+        "sound_rate": file.sound_rate,
+    }
     for name, value in counts.items():
         if value is not None and value <= 0:
             raise ValueError(f"{name} is {value}")
     if file.alpha is not None and file.alpha.shape[1:] != (1, file.height, file.width):
         raise ValueError(f"alpha of shape {tuple(file.alpha.shape)} does not cover the picture")
+    if file.sound is not None and (file.sound.dim() != 2 or file.sound_rate is None):
+        raise ValueError(f"sound of shape {tuple(file.sound.shape)} has channels and a rate")
     return file
 
 
