@@ -139,7 +139,7 @@ def test_f03_a_latent_that_is_cut_off_is_refused(tmp_path: Path, read: Any, shar
 @pytest.mark.parametrize(
     ("tensors", "metadata", "says"),
     [
-        ({"samples": torch.zeros(1)}, KEYS, "no tensor `latent`, but: samples"),
+        ({"noise": torch.zeros(1)}, KEYS, "no tensor `latent`, .* but: noise"),
         ({"latent": torch.zeros(1)}, None, "metadata lack 'version'"),
         ({"latent": torch.zeros(1)}, {**KEYS, "ratio": "x"}, "metadata make no sense"),
         ({"latent": torch.zeros(1)}, {**KEYS, "width": "wide"}, "metadata make no sense"),

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from tightfit.adapters import parse_dtype
-from tightfit.api.latent import check_latent, frames_of, latent_file
+from tightfit.api.latent import check_latent, frames_of, latent_file, pick
 from tightfit.api.memory import open_memory
 from tightfit.api.result import Frames, Result
 from tightfit.api.sources import Selection, look, read
@@ -157,18 +157,20 @@ def decode(
         estimate=estimate,
         allow_cpu=allow_cpu,
     )
+    path = Path(latent) if isinstance(latent, (str, Path)) else None
     header = probe_latent(Path(latent)) if isinstance(latent, (str, Path)) else latent
     chosen = Chosen.of(vae)
-    check_latent(header, chosen.traits)
+    check_latent(pick(header, chosen.traits), chosen.traits, path=path)
     _check_wish(memory.wish, chosen.traits)
-    content = load_latent(Path(latent)) if isinstance(latent, (str, Path)) else latent
+    read_in = load_latent(Path(latent)) if isinstance(latent, (str, Path)) else latent
+    content = pick(read_in, chosen.traits)
     request = Request(
         memory.budget, memory.reserve, memory.wish, memory.estimate, evict, None, allow_cpu
     )
     values = content.latent if isinstance(content, LatentFile) else content
     about = {
         "kind": "latent",
-        "path": str(latent) if isinstance(latent, (str, Path)) else None,
+        "path": None if path is None else str(path),
         "shape": list(values.shape),
     }
     work = Work(chosen, "decode", memory, request, watching, about, started)

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import torch
 
+from tightfit.adapters import find_vae
+from tightfit.adapters.known.architectures import ARCHITECTURES
 from tightfit.api.result import Frames
 from tightfit.api.sources import Footage
 from tightfit.api.work import dtype_name
@@ -12,6 +16,9 @@ from tightfit.media.background import lift
 from tightfit.media.latents import LatentFile
 from tightfit.run.framing import to_frames
 from tightfit.run.vae import Traits, Vae
+
+_NORMALISED = ("AutoencoderKLLTXVideo",)
+"""VAEs that other tools give another space, by statistics that lie in their checkpoints."""
 
 
 def latent_file(
@@ -38,27 +45,75 @@ def latent_file(
     )
 
 
-def check_latent(content: LatentFile | torch.Tensor, traits: Traits) -> None:
-    """Refuse a latent of another VAE by name."""
+def pick(content: LatentFile | torch.Tensor, traits: Traits) -> LatentFile | torch.Tensor:
+    """Of a latent with several streams, the one that the VAE made; else the latent itself."""
+    if not isinstance(content, LatentFile) or content.vae == traits.name:
+        return content
+    for stream in content.streams.values():
+        if stream.vae == traits.name or (stream.vae is None and _shape_fits(stream.latent, traits)):
+            return LatentFile(
+                latent=stream.latent,
+                vae=stream.vae,
+                vae_hash=stream.vae_hash,
+                scale=stream.scale,
+                shift=stream.shift,
+                ratio=stream.ratio,
+                dtype=stream.dtype,
+                width=None,
+                height=None,
+            )
+    return content
+
+
+def check_latent(
+    content: LatentFile | torch.Tensor, traits: Traits, *, path: Path | None = None
+) -> None:
+    """Refuse a latent of another VAE by name; `path` is where it came from."""
+    what = "The latent" if path is None else f"The latent {path}"
     if isinstance(content, LatentFile):
-        if content.vae != traits.name:
+        if content.vae is not None and content.vae != traits.name:
             raise InputError(
-                f"The latent was made by {content.vae}, and {traits.name} cannot decode it: give "
+                f"{what} was made by {content.vae}, and {traits.name} cannot decode it: give "
                 f"--vae a {content.vae}."
+            )
+        if content.vae is None and traits.name in _NORMALISED:
+            raise InputError(
+                f"{what} names no VAE, and tools that write such files keep those of "
+                f"{traits.name} in another space than its own: decode it where it was made."
             )
         latent = content.latent
     else:
         latent = content
-    batch, channels, *sizes = (*latent.shape, 0, 0)[: max(2, latent.dim())]
-    if len(sizes) != traits.axes or channels != traits.latent_channels:
+    if not _shape_fits(latent, traits):
+        channels, axes = (*latent.shape, 0, 0)[1], max(0, latent.dim() - 2)
         raise InputError(
-            f"The latent has {channels} channels on {len(sizes)} axes, and {traits.name} takes "
-            f"{traits.latent_channels} on {traits.axes}."
+            f"{what} has {channels} channels on {axes} axes{_of_whom(latent)}, and {traits.name} "
+            f"takes {traits.latent_channels} on {traits.axes}."
         )
-    if 0 in (batch, *sizes):
-        raise InputError(f"The latent of shape {list(latent.shape)} holds nothing.")
+    if 0 in latent.shape:
+        raise InputError(f"{what} of shape {list(latent.shape)} holds nothing.")
     if isinstance(content, LatentFile):
-        _check_cover(content, traits)
+        _check_cover(content, traits, what)
+
+
+def _shape_fits(latent: torch.Tensor, traits: Traits) -> bool:
+    """Whether the VAE takes so many channels on so many axes."""
+    return latent.dim() == traits.axes + 2 and latent.shape[1] == traits.latent_channels
+
+
+def _of_whom(latent: torch.Tensor) -> str:
+    """Which of the VAEs that are known by name have latents like this one."""
+    named = {
+        name: find_vae(f"random:{name}").traits
+        for name in ARCHITECTURES
+        if not name.endswith("-mini")
+    }
+    names = [
+        name
+        for name, known in named.items()
+        if latent.dim() == known.axes + 2 and latent.shape[1] == known.latent_channels
+    ]
+    return f", as those of {' or '.join(names)}" if names else ""
 
 
 def frames_of(samples: torch.Tensor, traits: Traits, content: LatentFile | torch.Tensor) -> Frames:
@@ -70,7 +125,7 @@ def frames_of(samples: torch.Tensor, traits: Traits, content: LatentFile | torch
         traits,
         width=content.width,
         height=content.height,
-        frames=content.frames or (1 if traits.axes == 3 else None),
+        frames=content.frames or (1 if traits.axes == 3 and content.width is not None else None),
     )
     if content.alpha is not None and content.background is not None:
         lifted = [
@@ -81,19 +136,21 @@ def frames_of(samples: torch.Tensor, traits: Traits, content: LatentFile | torch
     return Frames(pixels, content.fps)
 
 
-def _check_cover(file: LatentFile, traits: Traits) -> None:
+def _check_cover(file: LatentFile, traits: Traits, what: str) -> None:
     """Refuse a latent that is smaller than the picture or clip it says it is of."""
+    if file.width is None or file.height is None:
+        return
     sizes = [axis.samples for axis in traits.latent_axes(tuple(file.latent.shape[2:]))]
     frames = (file.frames or 1,) if traits.axes == 3 else ()
     said = (*frames, file.height, file.width)
     if any(size < least for size, least in zip(sizes, said, strict=True)):
         raise InputError(
-            f"The latent covers {'x'.join(map(str, sizes))}, and its metadata say "
+            f"{what} covers {'x'.join(map(str, sizes))}, and its metadata say "
             f"{'x'.join(map(str, said))}: it was cut, or they were changed; encode it anew."
         )
     pictures = file.latent.shape[0] * (frames[0] if frames else 1)
     if file.alpha is not None and file.alpha.shape[0] != pictures:
         raise InputError(
-            f"The latent is of {pictures} frames, and its alpha of {file.alpha.shape[0]}: drop the "
+            f"{what} is of {pictures} frames, and its alpha of {file.alpha.shape[0]}: drop the "
             "alpha, or encode it anew."
         )

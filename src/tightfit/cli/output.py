@@ -23,11 +23,10 @@ def check_output(out: Path, latent: Path) -> None:
     """Refuse, before any model is loaded, an output that cannot hold what `latent` holds."""
     check_writable(out, (*PICTURE_KINDS, *CLIP_KINDS, FOLDER))
     header = probe_latent(latent)
-    several = (header.frames or 1) > 1 or header.latent.shape[0] > 1
-    if several and out.suffix.lower() in PICTURE_KINDS:
+    if header.pictures > 1 and out.suffix.lower() in PICTURE_KINDS:
         raise UsageError(
-            f"{latent} holds {header.frames or header.latent.shape[0]} frames, and {out} is one "
-            "picture: give an .mp4 or a folder."
+            f"{latent} holds {header.pictures} frames, and {out} is one picture: give an .mp4 or a "
+            "folder."
         )
     if header.alpha is not None and out.suffix.lower() in CLIP_KINDS:
         raise UsageError(f"{latent} keeps alpha, and {out} holds none: give a .png or a folder.")
