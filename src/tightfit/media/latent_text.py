@@ -30,6 +30,7 @@ def to_text(file: LatentFile, *, version: int) -> dict[str, str]:
         "fps": None if file.fps is None else str(file.fps),
         "padding": dict(file.padding),
         "background": file.background,
+        "sound_rate": file.sound_rate,
         "streams": {name: _stream(each) for name, each in file.streams.items()} or None,
         "batch_index": file.batch_index,
         "source": dict(file.source) or None,

@@ -25,7 +25,7 @@ from tightfit.weigh.files.safetensors_layout import Layout, read_layout
 VERSION = 1
 LATENT_KINDS = (".safetensors",)
 
-_LATENT, _ALPHA, _MASK = "latent", "alpha", "mask"
+_LATENT, _ALPHA, _MASK, _SOUND = "latent", "alpha", "mask", "sound"
 _STREAM = "latent."
 """What stands before the names of further streams."""
 _HASH = "sha256"
@@ -55,19 +55,24 @@ class LatentFile:
     """A latent in the VAE's raw space, and where it came from.
 
     Attributes:
-        latent: [B,C,H,W] or [B,C,T,H,W]; on the meta device where only the header was read.
+        latent: [B,C,H,W], [B,C,T,H,W] or, of sound, [B,C,L]; on the meta device where only the
+            header was read.
         vae: name of the VAE that made it and that decodes it; None where another tool wrote the
             file and does not say.
         vae_hash: its weights' hash; None where unknown.
         scale, shift: per channel or one for all; None where the VAE has none.
         ratio: pixels per latent value, (temporal, spatial); None where unknown.
         dtype: what the VAE computed in, such as ``float32``; None where unknown.
-        width, height: of the source, in pixels, before padding; None where unknown.
+        width, height: of the source, in pixels, before padding; of sound its samples, and 1; None
+            where unknown.
         frames: of the source, before padding; None for a picture, or where unknown.
         fps: frames per second of the source; None for a picture, or where unknown.
         padding: what was added to the source, in pixels and frames per side; any JSON object.
         alpha: [B,1,H,W] in 0..1, of the source before padding; None where there is none.
         background: the colour that the source was laid over; None where it had no alpha.
+        sound: float32 [C,L] in -1..1, of the clip that the frames are from, for as long as they
+            are shown; None where there is none.
+        sound_rate: samples a second, of `sound` or of a latent of sound.
         streams: further latents of the same source by name, such as ``audio``.
         mask: where noise is added, [B,…] of any shape and dtype; None where there is none.
         batch_index: which seed of a batch each of the B items has; None where that was not kept.
@@ -90,6 +95,8 @@ class LatentFile:
     padding: Mapping[str, Any] = field(default_factory=dict)
     alpha: torch.Tensor | None = None
     background: Colour | None = None
+    sound: torch.Tensor | None = None
+    sound_rate: int | None = None
     streams: Mapping[str, Stream] = field(default_factory=dict)
     mask: torch.Tensor | None = None
     batch_index: tuple[int, ...] | None = None
@@ -203,8 +210,8 @@ def _no_safetensors(path: Path, reason: str) -> InputError:
 def _tensors(file: LatentFile) -> dict[str, torch.Tensor]:
     """All tensors of `file`, under their names on the disk."""
     streams = {f"{_STREAM}{name}": stream.latent for name, stream in file.streams.items()}
-    found = {_LATENT: file.latent, _ALPHA: file.alpha, _MASK: file.mask, **streams}
-    return {name: tensor for name, tensor in found.items() if tensor is not None}
+    found = {_LATENT: file.latent, _ALPHA: file.alpha, _MASK: file.mask, _SOUND: file.sound}
+    return {name: tensor for name, tensor in {**found, **streams}.items() if tensor is not None}
 
 
 def _file(path: Path, text: Mapping[str, str], tensors: Mapping[str, torch.Tensor]) -> LatentFile:
@@ -226,6 +233,7 @@ def _file(path: Path, text: Mapping[str, str], tensors: Mapping[str, torch.Tenso
                 latent=tensors[_LATENT],
                 alpha=tensors.get(_ALPHA),
                 mask=tensors.get(_MASK),
+                sound=tensors.get(_SOUND),
                 streams={
                     name: Stream(latent=latent, **streams.get(name, {}))
                     for name, latent in latents.items()
@@ -249,12 +257,20 @@ def _sensible(file: LatentFile) -> LatentFile:
     for name, tensor in (("a latent", file.latent), *streams):
         if 0 in tensor.shape or tensor.dim() < 3:
             raise ValueError(f"{name} of shape {tuple(tensor.shape)} holds nothing")
-    counts = {"width": file.width, "height": file.height, "frames": file.frames, "fps": file.fps}
+    counts = {
+        "width": file.width,
+        "height": file.height,
+        "frames": file.frames,
+        "fps": file.fps,
+        "sound_rate": file.sound_rate,
+    }
     for name, value in counts.items():
         if value is not None and value <= 0:
             raise ValueError(f"{name} is {value}")
     if file.alpha is not None and file.alpha.shape[1:] != (1, file.height, file.width):
         raise ValueError(f"alpha of shape {tuple(file.alpha.shape)} does not cover the picture")
+    if file.sound is not None and (file.sound.dim() != 2 or file.sound_rate is None):
+        raise ValueError(f"sound of shape {tuple(file.sound.shape)} has channels and a rate")
     batch = file.latent.shape[0]
     if file.batch_index is not None and len(file.batch_index) != batch:
         raise ValueError(f"batch_index is of {len(file.batch_index)} items, the latent of {batch}")
