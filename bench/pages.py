@@ -24,7 +24,9 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 from plain_retry import plain_tiles
@@ -112,7 +114,7 @@ REHEARSED = Scenes(
     "virtual:1GiB,allocator=native",
     SMALL,
     "44MiB",
-    Streamed("random:flux.1-dev-mini/transformer", torch.bfloat16, Size(64, 64), "24MiB"),
+    Streamed("random:flux.1-dev-mini/transformer", torch.bfloat16, Size(64, 64), "9MiB"),
 )
 
 
@@ -133,7 +135,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             if asked.only and name not in asked.only:
                 continue
             start = time.perf_counter()
-            recorder = _in_a_thread(lambda make=make: make(scenes))
+            recorder = _in_a_thread(partial(make, scenes))
             write(asked.output / name, recorder)
             print(f"{name}: {told(recorder)}; {time.perf_counter() - start:.1f} s", flush=True)
             del recorder
@@ -179,7 +181,8 @@ def seed_before(scenes: Scenes) -> Recorder:
     plain.run(source)
     leaks = plain.who_holds(source).leaks
     for leak in leaks:
-        plain.recorder.tell(LeakFound(leak.as_event()), at=plain.failed_at)
+        held = {**leak.as_event(), "moment": "in the handler of the failed try"}
+        plain.recorder.tell(LeakFound(held), at=plain.failed_at)
     return plain.recorder
 
 
@@ -225,6 +228,7 @@ class Plain:
         budget: bytes that PyTorch may reserve.
         recorder: is told of every move.
         failed_at: when the whole failed, by the recorder.
+    tries: what became of each, as a report has it.
     """
 
     card: Card
@@ -233,6 +237,7 @@ class Plain:
     budget: int
     recorder: Recorder = field(default_factory=lambda: Recorder(fine=True))
     failed_at: float | None = None
+    tries: list[dict[str, Any]] = field(default_factory=list)
 
     def run(self, source: torch.Tensor) -> None:
         """Encode `source` [1,3,T,H,W] once; then the card is empty again."""
@@ -241,7 +246,6 @@ class Plain:
         start = time.perf_counter()
         with card.cap(self.budget), card.observe(recorder.memory), moves_told(card, recorder):
             before = card.read().allocated
-            card.reset_peaks()
             recorder.tell(StageBegan("load"))
             with placed(self.vae.module, card.device), torch.no_grad():
                 loaded = source.to(card.device)
@@ -249,11 +253,9 @@ class Plain:
                 baseline = card.read().allocated
                 recorder.tell(Baseline(baseline))
                 value = self._retried(loaded)
-                peaks = card.read()
                 del loaded
             self._cleared()
             after = card.read().allocated
-            recorder.peaks(peaks.peak_allocated, peaks.peak_reserved)
             recorder.tell(End(after))
         report = {
             "command": "encode, retried inside the except block",
@@ -261,6 +263,7 @@ class Plain:
             "input": {"width": source.shape[-1], "height": source.shape[-2]},
             "card": recorder.about["card"],
             "budget_bytes": self.budget,
+            "attempts": self.tries,
             "before_bytes": before,
             "baseline_bytes": baseline,
             "peak_bytes": recorder.peak_allocated,
@@ -312,15 +315,25 @@ class Plain:
 
     @contextmanager
     def _told(self, rung: str) -> Iterator[None]:
-        recorder = self.recorder
-        recorder.tell(Attempt("encode", rung, self.card.read().allocated))
+        recorder, card = self.recorder, self.card
+        card.reset_peaks()
+        before = card.read().allocated
+        recorder.tell(Attempt("encode", rung, before))
+        tried = {"stage": "encode", "rung": rung, "outcome": "ok", "held_before_bytes": before}
+        self.tries.append(tried)
         try:
             yield
+            recorder.tell(Done("encode", rung))
         except torch.OutOfMemoryError as error:
-            recorder.tell(Oom("encode", rung, str(error).split("\n", 1)[0]))
+            said = str(error).split("\n", 1)[0]
+            tried.update(outcome="oom", reason=said)
+            recorder.tell(Oom("encode", rung, said))
             self.failed_at = self.failed_at or recorder.now()
             raise
-        recorder.tell(Done("encode", rung))
+        finally:
+            after = card.read()
+            tried.update(peak_bytes=after.peak_allocated, peak_reserved_bytes=after.peak_reserved)
+            recorder.peaks(after.peak_allocated, after.peak_reserved)
 
     def _counting(
         self,

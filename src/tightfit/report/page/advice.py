@@ -77,9 +77,12 @@ def _leaking(story: Story) -> Advice | None:
         return None
     total = sum(leak.bytes or 0 for leak in held)
     chain = " → ".join(held[0].chain) or "a holder that was not found"
+    if held[0].moment:
+        what = f"{size(total)} were still held {held[0].moment}"
+    else:
+        what = f"{size(total)} stayed when the work was over"
     return Advice(
-        f"{size(total)} stayed when the work was over; the largest piece "
-        f"({size(held[0].bytes)}) is held by {chain}: let go of it there.",
+        f"{what}; the largest part ({size(held[0].bytes)}) is held by {chain}: let go of it there.",
         "leaks",
     )
 

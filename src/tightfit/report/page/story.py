@@ -13,6 +13,7 @@ from tightfit.report.page.holders import Holders, holders
 from tightfit.report.page.lanes import Lanes, lanes
 from tightfit.report.page.leaks import Leak, leaks
 from tightfit.report.page.ledger import Books, books
+from tightfit.report.page.moved import ALLOCATED, RESERVED, samples
 from tightfit.report.page.residency import Residency, residency
 from tightfit.report.page.tiles import Picture, picture
 from tightfit.report.trace_file import Trace
@@ -84,7 +85,7 @@ class Story:
 def tell(trace: Trace) -> Story:
     """Read the whole trace; what it does not say is None or empty."""
     events = trace.events
-    allocated = curve(samples_of(events, _LOOKS, "allocated_bytes"))
+    allocated = curve(samples(trace, ALLOCATED, _LOOKS, "allocated_bytes"))
     times = [at(event) for event in events]
     start, stop = min(times, default=0.0), max(times, default=0.0)
     report = report_of(trace)
@@ -95,7 +96,7 @@ def tell(trace: Trace) -> Story:
         trace=trace,
         report=report,
         allocated=allocated,
-        reserved=curve(samples_of(events, _LOOKS, "reserved_bytes")),
+        reserved=curve(samples(trace, RESERVED, _LOOKS, "reserved_bytes")),
         others=curve(samples_of(events, ("others",), "bytes")),
         start=start,
         stop=max(stop, start + 1e-6),
