@@ -10,9 +10,10 @@ import torch
 
 from tests.cases.common import virtual
 from tightfit.allocators import KINDS
-from tightfit.card import history, open_card
+from tightfit.card import Card, history, open_card
 from tightfit.card.history import Entry, entries_of
 from tightfit.watch import Recorder
+from tightfit.watch import moves as fine
 from tightfit.watch.moves import moves_told
 
 
@@ -127,6 +128,40 @@ def test_a_history_of_pytorch_is_read() -> None:
 def test_a_history_is_told_when_it_happened(monkeypatch: pytest.MonkeyPatch) -> None:
     """After the block, by the clock of the recorder, in order with all else."""
     recorder = Recorder(fine=True)
+    card, calls = _card_with_a_history(monkeypatch, recorder)
+    while recorder.now() < 0.001:
+        pass
+    with moves_told(card, recorder):
+        recorder.event("tick")
+    told = recorder.events()
+    assert [event["event"] for event in told] == ["allocate", "tick"]
+    at = told[0].pop("t")
+    assert at == pytest.approx(0.0001, abs=1e-5)
+    assert told[0] == {"event": "allocate", "bytes": 7, "address": 5, "by": None}
+    assert calls[0]["max_entries"] > 0
+    assert calls[-1]["enabled"] is None
+
+
+@pytest.mark.parametrize("most", (2, 200_000))
+def test_that_a_history_was_too_long_to_be_kept_is_said(
+    monkeypatch: pytest.MonkeyPatch, most: int
+) -> None:
+    """Its moves do not add up to what is held; of few, a free may only be late."""
+    monkeypatch.setattr(fine, "_MOST", most)
+    recorder = Recorder(fine=True)
+    card, _ = _card_with_a_history(monkeypatch, recorder)
+    with moves_told(card, recorder):
+        pass
+    said = [event["text"] for event in recorder.events() if event["event"] == "unseen"]
+    assert len(said) == (most == 2)
+    assert all("do not add up" in text for text in said)
+
+
+def _card_with_a_history(
+    monkeypatch: pytest.MonkeyPatch, recorder: Recorder
+) -> tuple[Card, list[dict[str, Any]]]:
+    """A card whose allocator tells of one tensor of 7 bytes that it does not hold, and how the
+    history was asked for."""
     began = recorder._began
     calls: list[dict[str, Any]] = []
 
@@ -144,14 +179,4 @@ def test_a_history_is_told_when_it_happened(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(type(card), "kind", "cuda")
     monkeypatch.setattr(card, "allocator", "native")
     card.device = torch.device("cuda", 0)
-    while recorder.now() < 0.001:
-        pass
-    with moves_told(card, recorder):
-        recorder.event("tick")
-    told = recorder.events()
-    assert [event["event"] for event in told] == ["allocate", "tick"]
-    at = told[0].pop("t")
-    assert at == pytest.approx(0.0001, abs=1e-5)
-    assert told[0] == {"event": "allocate", "bytes": 7, "address": 5, "by": None}
-    assert calls[0]["max_entries"] > 0
-    assert calls[-1]["enabled"] is None
+    return card, calls

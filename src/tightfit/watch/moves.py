@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from tightfit.card.base import Card
@@ -15,7 +15,13 @@ from tightfit.watch.tensors import TensorAccount
 
 _MOST = 200_000
 """Entries of an allocator's history that are kept at once."""
+_LOST = (
+    "the allocator's history keeps so many moves and no more: the oldest of a stretch are lost, and "
+    "single moves do not add up to what was held. Looks at the card, peaks and sums are right"
+)
 _UNHEARD = "what was there before, or came between"
+_KINDS_OF_ONE = 2
+"""Of a history's entries so many times fewer are moves, at least: a free is in it twice."""
 _KINDS: dict[str, type[Allocate | Free | Reserve | Release]] = {
     "allocate": Allocate,
     "free": Free,
@@ -77,14 +83,21 @@ def _moves_told(card: Card, recorder: Recorder, by: str | None) -> Iterator[None
             yield
         return
     entries: list[Entry] | None = None
+    before = after = 0
     try:
         with recorded(card, limit=_MOST, stacks=by is None) as entries:
             source = _account if entries is None else _kept_up
             with source(card, recorder):
-                yield
+                before, _ = _held(card)
+                try:
+                    yield
+                finally:
+                    after, _ = _held(card)
     finally:
         for entry in entries or ():
             recorder.tell(_event(entry, by), at=_at(entry, recorder))
+        if entries and _lacks(entries, after - before):
+            recorder.tell(Unseen(_LOST))
 
 
 @contextmanager
@@ -160,6 +173,16 @@ def _unseen(card: Card) -> str:
     if card.kind == "cuda":
         return f"another program in this process records the allocator's history: {account}"
     return f"the allocator of {card.name} keeps no books: {account}"
+
+
+def _lacks(entries: Sequence[Entry], more: int) -> bool:
+    """Whether the oldest may be lost: there are very many, and they do not add up to `more`.
+
+    Of few, some may be missing at the end: a free counts before the card has come to it.
+    """
+    signs = {"allocate": 1, "free": -1}
+    summed = sum(signs.get(entry.action, 0) * entry.bytes for entry in entries)
+    return len(entries) * _KINDS_OF_ONE >= _MOST and summed != more
 
 
 def _event(entry: Entry, by: str | None) -> Event:
