@@ -13,7 +13,7 @@ from tightfit.allocators import KINDS
 from tightfit.card import Card, history, open_card
 from tightfit.card.history import Entry, entries_of
 from tightfit.watch import Recorder
-from tightfit.watch import moves as fine
+from tightfit.watch import moves as moves_of
 from tightfit.watch.moves import moves_told
 
 
@@ -142,12 +142,12 @@ def test_a_history_is_told_when_it_happened(monkeypatch: pytest.MonkeyPatch) -> 
     assert calls[-1]["enabled"] is None
 
 
-@pytest.mark.parametrize("most", (2, 200_000))
+@pytest.mark.parametrize("most", [2, 200_000])
 def test_that_a_history_was_too_long_to_be_kept_is_said(
     monkeypatch: pytest.MonkeyPatch, most: int
 ) -> None:
     """Its moves do not add up to what is held; of few, a free may only be late."""
-    monkeypatch.setattr(fine, "_MOST", most)
+    monkeypatch.setattr(moves_of, "_MOST", most)
     recorder = Recorder(fine=True)
     card, _ = _card_with_a_history(monkeypatch, recorder)
     with moves_told(card, recorder):
