@@ -16,7 +16,8 @@ ends with pictures counts. Side by side in each job:
 ``tightfit``       `tightfit.fit` with the named size as its budget
 ``model-offload``  diffusers' `enable_model_cpu_offload`
 ``group-offload``  its `enable_group_offload` by leaf, with a stream of copies
-``mmgp``           profile 4, everything pinned, told what is free beside activations
+``mmgp``           profile 4, everything pinned, told what is free beside activations, less 1 GiB;
+                   less 3 GiB, in another process, where that runs out of memory
 
 A failure is a row with a note. A row is ``link-bound`` where a step's copies alone, B/W, take
 longer than C: B is what of the denoiser the named size does not hold beside its activations, times
@@ -42,7 +43,8 @@ from pathlib import Path
 from typing import Any
 
 from ballast import Ballast, started
-from pipeline_jobs import EVERY, FULL, MINI, RESIDENT, Job, runs_of
+from pipeline_jobs import EVERY, FULL, MARGINS, MINI, RESIDENT, Job, runs_of
+from pipeline_peers import takes_margin
 from pipeline_rows import PipelineRow, compared, in_order, read_rows, summary, table
 from pipeline_weights import Store
 from provenance import machine_of, versions_of
@@ -148,6 +150,8 @@ class Bench:
                     print(f"no time for {job.name} | {who}", file=sys.stderr)
                     continue
                 found = self._process(job, who, folder, store, ballast)
+                if takes_margin(who) and _was_short(found) and self._left() > model.seconds(who):
+                    found = self._process(job, who, folder, store, ballast, margin=MARGINS[1])
                 same = jobs if who == RESIDENT else [job]
                 self._keep([replace(found, job=each.name) for each in same])
         finally:
@@ -155,7 +159,14 @@ class Bench:
                 store.close()
 
     def _process(
-        self, job: Job, who: str, folder: Path, store: Store | None, ballast: Ballast | None
+        self,
+        job: Job,
+        who: str,
+        folder: Path,
+        store: Store | None,
+        ballast: Ballast | None,
+        *,
+        margin: int = MARGINS[0],
     ) -> PipelineRow:
         """Run it, killed when it takes much too long; the row that it wrote."""
         part = folder / "row.json"
@@ -163,7 +174,7 @@ class Bench:
         expected = job.model.seconds(who)
         limit = max(10.0, min(_PATIENCE * expected, self._left()) + _GRACE)
         command = [sys.executable, __file__, "--row", who, job.name, "--folder", str(folder)]
-        command += ["--seconds", f"{limit - _GRACE:.0f}"]
+        command += ["--seconds", f"{limit - _GRACE:.0f}", "--margin", str(margin)]
         command += ["--cpu"] if self.options.cpu else []
         command += ["--commit", self.options.commit] if self.options.commit else []
         descriptors = []
@@ -214,6 +225,11 @@ class Bench:
         return self._end - time.monotonic()
 
 
+def _was_short(row: PipelineRow) -> bool:
+    """Whether it failed for memory of the card."""
+    return not row.completed and "out of memory" in row.note.lower()
+
+
 def _one_process(options: argparse.Namespace, job: Job) -> None:
     """``--row WHO JOB``: it is written to the folder."""
     from pipeline_run import Place, row_of
@@ -226,7 +242,8 @@ def _one_process(options: argparse.Namespace, job: Job) -> None:
     store = None
     if options.store is not None:
         store = Store(options.store, options.folder / "store.json")
-    row = row_of(Place(ballast, options.folder, store), job, options.row[0], deadline)
+    place = Place(ballast, options.folder, store, options.margin)
+    row = row_of(place, job, options.row[0], deadline)
     versions = versions_of(options.commit)
     for library in _LIBRARIES:
         with suppress(PackageNotFoundError):
@@ -250,6 +267,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--row", nargs=2, help=argparse.SUPPRESS)
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--store", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--margin", type=int, default=MARGINS[0], help=argparse.SUPPRESS)
     parser.add_argument("--ballast", help=argparse.SUPPRESS)
     return parser
 

@@ -6,12 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tightfit.plan.size import Size
-from tightfit.units import parse_bytes
+from tightfit.units import GIB, parse_bytes
 
 RESIDENT, OURS = "resident", "tightfit"
 MODEL, GROUP, MMGP = "model-offload", "group-offload", "mmgp"
 PEERS = (MODEL, GROUP, MMGP)
 EVERY = (RESIDENT, OURS, *PEERS)
+MARGINS = (GIB, 3 * GIB)
+"""What a peer that is told a budget leaves free beside activations; more where it was short."""
 _START = 20.0
 """Seconds that a process takes to import everything and to open the card."""
 

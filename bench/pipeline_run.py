@@ -6,10 +6,9 @@ import gc
 import hashlib
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
-from importlib import import_module
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -17,7 +16,8 @@ from typing import Any
 import torch
 import transformers  # noqa: F401 (its loggers exist before they are muted)
 from ballast import Ballast
-from pipeline_jobs import GROUP, MMGP, MODEL, OURS, RESIDENT, Job
+from pipeline_jobs import MARGINS, OURS, RESIDENT, Job
+from pipeline_peers import Told, prepare
 from pipeline_rows import PipelineRow, bound_of
 from pipeline_weights import Store, drawn
 from torch import nn
@@ -29,12 +29,10 @@ from tightfit.adapters.loading.whole import PipelineSource, find_pipeline
 from tightfit.adapters.parts import DENOISE
 from tightfit.card import Card, open_card
 from tightfit.place.link import measure_link
-from tightfit.units import GIB, MIB, format_bytes
+from tightfit.units import format_bytes
 from tightfit.weigh import weight_bytes
 
 PROMPT = "a red fox in the snow at dawn, seen from afar"
-MARGIN = GIB
-"""What a peer that is told a budget leaves free beside activations."""
 LONG = 90.0
 """Seconds of a first call after which it counts alone."""
 _FREE = "virtual:64GiB"
@@ -66,11 +64,13 @@ class Place:
         ballast: makes the CUDA card small; None is that cards are virtual.
         folder: for what the processes of one model tell one another.
         store: of the weights; None is that each draws its own.
+        margin: bytes that a peer which is told a budget leaves free beside activations.
     """
 
     ballast: Ballast | None
     folder: Path
     store: Store | None
+    margin: int = MARGINS[0]
 
     def card(self, job: Job, who: str) -> Card:
         """A real one is free at first; a virtual one has its size from the start."""
@@ -234,7 +234,8 @@ def _measured(
     source = find_pipeline(f"random:{job.model.spec}")
     name = next(part.name for part in source.parts if part.stage == DENOISE)
     whole = place.whole()
-    _SET_UP[who](pipe, card, job, 0 if whole is None else whole.activations)
+    activations = 0 if whole is None else whole.activations
+    how = _set_up(who, pipe, job, Told(card, job.bytes, activations, place.margin))
     card.sync()
     row = replace(row, setup_seconds=time.perf_counter() - start)
     calls = Calls(pipe, job, card)
@@ -242,7 +243,7 @@ def _measured(
     row = replace(row, first_seconds=seconds[0])
     before = _spent(pipe) if who == OURS else {}
     copied = _copied(pipe) if who == OURS else 0
-    words = ["random weights"]
+    words = ["random weights", how]
     if seconds[0] <= LONG and time.monotonic() + seconds[0] < deadline:
         seconds = [calls.one()]
     else:
@@ -294,58 +295,17 @@ def _copied(pipe: Any) -> int:
     return total
 
 
-def _resident(pipe: Any, card: Card, job: Job, activations: int) -> None:
-    del activations
-    if job.model.weights == "fp8":
-        tightfit.fit(pipe, card=card, mode="high")
+def _set_up(who: str, pipe: Any, job: Job, told: Told) -> str:
+    """Make `pipe` ready to be called; what its row says of that."""
+    if who == OURS:
+        tightfit.fit(pipe, vram=job.bytes, card=told.card)
+    elif who != RESIDENT:
+        return prepare(who, pipe, told)
+    elif job.model.weights == "fp8":
+        tightfit.fit(pipe, card=told.card, mode="high")
     else:
-        pipe.to(card.device)
-
-
-def _ours(pipe: Any, card: Card, job: Job, activations: int) -> None:
-    del activations
-    tightfit.fit(pipe, vram=job.bytes, card=card)
-
-
-def _model_offload(pipe: Any, card: Card, job: Job, activations: int) -> None:
-    del job, activations
-    pipe.enable_model_cpu_offload(device=card.device)
-
-
-def _group_offload(pipe: Any, card: Card, job: Job, activations: int) -> None:
-    """By leaf, with a stream of copies where there are streams; the VAE is whole on the card."""
-    del job, activations
-    streams = card.kind == "cuda"
-    pipe.enable_group_offload(
-        onload_device=card.device,
-        offload_type="leaf_level",
-        use_stream=streams,
-        record_stream=streams,
-    )
-
-
-def _mmgp(pipe: Any, card: Card, job: Job, activations: int) -> None:
-    """In its own profile for small cards, with everything pinned and nothing quantised."""
-    del card
-    offload: Any = import_module("mmgp.offload")
-    offload.profile(
-        pipe,
-        profile_no=4,
-        quantizeTransformer=False,
-        pinnedMemory=True,
-        perc_reserved_mem_max=0.9,
-        budgets={"*": max(MIB, job.bytes - activations - MARGIN) // MIB},
-        verboseLevel=1,
-    )
-
-
-_SET_UP: dict[str, Callable[[Any, Card, Job, int], None]] = {
-    RESIDENT: _resident,
-    OURS: _ours,
-    MODEL: _model_offload,
-    GROUP: _group_offload,
-    MMGP: _mmgp,
-}
+        pipe.to(told.card.device)
+    return ""
 
 
 def _warm(card: Card) -> None:

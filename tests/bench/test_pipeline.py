@@ -6,11 +6,25 @@ import math
 from dataclasses import replace
 from itertools import permutations
 from pathlib import Path
+from types import SimpleNamespace
 
 import pipeline
 import pytest
 import torch
-from pipeline_jobs import EVERY, FULL, MINI, MODEL, OURS, RESIDENT, Job, Model, runs_of
+from pipeline_jobs import (
+    EVERY,
+    FULL,
+    MARGINS,
+    MINI,
+    MMGP,
+    MODEL,
+    OURS,
+    RESIDENT,
+    Job,
+    Model,
+    runs_of,
+)
+from pipeline_peers import pinned_bytes
 from pipeline_rows import (
     PipelineRow,
     bound_of,
@@ -24,6 +38,7 @@ from pipeline_rows import (
 from pipeline_run import Place, Whole, row_of
 from pipeline_weights import Store, drawn
 from rows import write
+from torch import nn
 
 from tightfit.adapters.known.pipelines import PIPELINES
 from tightfit.adapters.loading.whole import find_pipeline
@@ -96,6 +111,36 @@ def test_latents_are_compared_with_ours(tmp_path: Path) -> None:
     again, _, versions = read_rows(tmp_path / "rows.json")
     assert (again, versions) == (ordered, {"commit": "x"})
     assert "other bits" in table(again)
+
+
+def test_pinning_each_weight_rounds_it_up_and_counts_ties_once() -> None:
+    """PyTorch pins powers of two; what a peer would pin is known before the host is out of it."""
+    one, tied = nn.Linear(5, 5, bias=False), nn.Linear(5, 5, bias=False)
+    tied.weight = one.weight
+    pipe = SimpleNamespace(components={"one": one, "tied": tied, "other": "no network"})
+    assert pinned_bytes(pipe) == 128
+
+
+def test_a_peer_that_was_short_of_memory_runs_once_more_with_a_smaller_budget(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Only who is told a budget, and only for memory; the second row counts."""
+    margins: list[tuple[str, int]] = []
+
+    def process(
+        bench: pipeline.Bench, job: Job, who: str, *_: object, margin: int = 1
+    ) -> PipelineRow:
+        margins.append((who, margin))
+        note = "OutOfMemoryError: CUDA out of memory." if margin == 1 else ""
+        return PipelineRow(job.name, who, completed=margin != 1, note=note)
+
+    monkeypatch.setattr(pipeline.Bench, "_process", process)
+    monkeypatch.setattr(pipeline.Store, "put", lambda *_: None)
+    options = pipeline._parser().parse_args(["--cpu", "--who", f"{MODEL},{MMGP}"])
+    bench = pipeline.Bench(options, [SMALL], tmp_path, None)
+    bench.run()
+    assert margins == [(MODEL, 1), (MMGP, 1), (MMGP, MARGINS[1])]
+    assert [(row.who, row.completed) for row in bench.rows] == [(MODEL, False), (MMGP, True)]
 
 
 def test_a_plan_is_printed_without_running(capsys: pytest.CaptureFixture[str]) -> None:
