@@ -137,7 +137,7 @@ def leakcheck(
         host: tensors on the host count too.
         sites: trace allocations of Python, so that each leak has the line that made it; slow.
         report_only: raise nothing; `LeakCheck.leaks` has what stayed.
-        seconds: that the search for holders may take, where something stayed.
+        seconds: of this thread that the search for holders may take, where something stayed.
 
     Raises:
         UsageError: for a card that is none.

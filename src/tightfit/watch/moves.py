@@ -16,8 +16,8 @@ from tightfit.watch.tensors import TensorAccount
 _MOST = 200_000
 """Entries of an allocator's history that are kept at once."""
 _LOST = (
-    "the allocator's history keeps so many moves and no more: the oldest of a stretch are lost, and "
-    "single moves do not add up to what was held. Looks at the card, peaks and sums are right"
+    "the allocator's history keeps so many moves and no more: the oldest of a stretch are lost, "
+    "and single moves do not add up to what was held. Looks at the card and peaks are right"
 )
 _UNHEARD = "what was there before, or came between"
 _KINDS_OF_ONE = 2

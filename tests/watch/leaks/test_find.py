@@ -555,6 +555,21 @@ def test_a_search_that_is_cut_short_says_so(card: VirtualCard, state: Any) -> No
     assert [leak.bytes for leak in found.leaks] == [MIB]
 
 
+def test_a_heap_of_millions_is_searched_within_the_limit(card: VirtualCard, state: Any) -> None:
+    """A cycle takes the longest: all that is alive is walked over before it can be told."""
+    with uncollected():
+        state.table = [[[]] for _ in range(1_250_000)]
+        first = before(card)
+        loop: list[Any] = [big(card)]
+        loop.append(loop)
+        del loop
+        found = what_stayed(first)
+        state.table.clear()
+    assert found.notes == ()
+    (leak,) = found.leaks
+    expect(leak, Hold.CYCLE, "cycle list ([1] is itself)", "[0]", END)
+
+
 def test_tensors_on_the_host_count_where_they_are_asked_for(state: Any) -> None:
     """The payload of a virtual tensor is none of them."""
     first, card_alone = look(Scope((), host=True)), look(Scope())

@@ -24,7 +24,8 @@ class Unreached:
     """
 
     def __init__(self, everything: Iterable[Any], reached: set[int]) -> None:
-        left = {id(each): each for each in everything if id(each) not in reached and _counts(each)}
+        unreached = [each for each in everything if id(each) not in reached]
+        left = {id(each): each for each in unreached if _counts(each)}
         self._holders: dict[int, list[Any]] = {}
         for holder in left.values():
             for held in gc.get_referents(holder):

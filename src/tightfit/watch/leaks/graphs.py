@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from collections.abc import Set as AbstractSet
 from typing import Any
 
 import torch
@@ -12,8 +13,17 @@ _MOST_NODES = 2000
 
 def tensors_in(values: Iterable[Any]) -> list[Any]:
     """Those that are tensors, by their real class."""
-    kinds = _kinds(torch.Tensor, set())
+    return of_kinds(values, kinds_of(torch.Tensor))
+
+
+def of_kinds(values: Iterable[Any], kinds: AbstractSet[Any]) -> list[Any]:
+    """Those of exactly these classes: far faster than `isinstance`, of millions of objects."""
     return [each for each in values if type(each) in kinds]
+
+
+def kinds_of(kind: Any) -> set[Any]:
+    """A class, and all that derive from it."""
+    return _kinds(kind, set())
 
 
 def gradient(value: Any) -> torch.Tensor | None:
@@ -50,7 +60,6 @@ def saved(value: torch.Tensor) -> Iterator[torch.Tensor]:
 
 
 def _kinds(kind: Any, found: set[Any]) -> set[Any]:
-    """A class, and all that derive from it."""
     if kind not in found:
         found.add(kind)
         for each in type.__subclasses__(kind):

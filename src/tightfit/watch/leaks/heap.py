@@ -25,7 +25,7 @@ class Limits:
     """How far a search goes.
 
     Attributes:
-        seconds: in all.
+        seconds: in all, of this thread's own time.
         depth: links of a chain.
         chains: storages that are told with their chain, the largest first.
     """
@@ -40,7 +40,7 @@ class Walk:
     """What was reached so far, and where what was looked for is.
 
     Attributes:
-        deadline: when to stop, by the monotonic clock.
+        deadline: when to stop, by the clock of this thread: on a busy machine it goes slower.
         depth: likewise, in links.
         levels: the objects that are so many links away from a root, roots first.
         seen: ids of all objects that were reached.
@@ -97,7 +97,7 @@ class Walk:
                 if id(each) not in seen:
                     seen.add(id(each))
                     below.append(each)
-            if time.monotonic() > self.deadline:
+            if time.thread_time() > self.deadline:
                 self.cut = "the time for the search ran out"
                 break
         return below

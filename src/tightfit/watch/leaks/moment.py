@@ -17,6 +17,7 @@ from tightfit.allocators import ALIGNMENT, round_up
 from tightfit.card import Card, Reading, open_card
 from tightfit.card.virtual.keeper import DEVICE_TYPE, charges, keepers
 from tightfit.card.virtual.tensor import VirtualTensor
+from tightfit.watch.leaks.graphs import kinds_of, of_kinds
 from tightfit.weigh.packed import data_parts
 
 _cuda: Any = torch.cuda
@@ -102,9 +103,7 @@ def look(scope: Scope) -> Moment:
     everything = gc.get_objects()
     stored = alive(scope, everything)
     readings, unexplained = read_cards(scope, stored.values())
-    modules = {
-        id(each): weakref.ref(each) for each in everything if issubclass(type(each), nn.Module)
-    }
+    modules = {id(each): weakref.ref(each) for each in of_kinds(everything, kinds_of(nn.Module))}
     weak = {key: each.weak for key, each in stored.items()}
     return Moment(scope, weak, modules, readings, unexplained, gc.get_freeze_count())
 
@@ -112,12 +111,13 @@ def look(scope: Scope) -> Moment:
 def alive(scope: Scope, everything: Iterable[Any]) -> dict[int, Stored]:
     """The storages in scope by address, with the objects on them that are in `everything`."""
     found: dict[int, Stored] = {}
+    kinds = kinds_of(torch.Tensor) | {torch.UntypedStorage}
     with torch._C.DisableTorchFunctionSubclass():
-        for each in everything:
+        for each in of_kinds(everything, kinds):
             if issubclass(type(each), torch.Tensor):
                 for device, storage in storages_of(each):
                     _note(found, scope, device, storage, each)
-            elif type(each) is torch.UntypedStorage:
+            else:
                 _note(found, scope, each.device, each, each)
     for stored in _charged(scope):
         found.setdefault(stored.key, stored)

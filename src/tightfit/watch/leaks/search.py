@@ -34,7 +34,7 @@ class Search:
     pending: list[tuple[Leak, Any]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self._deadline = time.monotonic() + self.limits.seconds
+        self._deadline = time.thread_time() + self.limits.seconds
         self._everything = gc.get_objects()
         self._stored = alive(self.before.scope, self._everything)
         self._stayed = sorted(
@@ -117,7 +117,7 @@ class Search:
                 for _, storage in storages_of(kept):
                     if storage._cdata in sought:
                         links.setdefault(storage._cdata, last)
-            if time.monotonic() > self._deadline:
+            if time.thread_time() > self._deadline:
                 break
         lasts = {id(last) for last in links.values()}
         again = Walk(self._deadline, self.limits.depth)
