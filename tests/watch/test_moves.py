@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import gc
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from PIL import Image
 
 from tests.cases.common import virtual
 from tightfit.allocators import KINDS
 from tightfit.card import Card, history, open_card
 from tightfit.card.history import Entry, entries_of
+from tightfit.cli import run
+from tightfit.place import placed
+from tightfit.report.trace_file import read_trace
 from tightfit.watch import Recorder
 from tightfit.watch import moves as moves_of
 from tightfit.watch.moves import moves_told
@@ -48,6 +53,31 @@ def test_a_move_names_the_code_that_asked() -> None:
     assert by.startswith("tests.watch.test_moves:")
     assert by.endswith("test_a_move_names_the_code_that_asked")
     assert "/" not in by
+
+
+def test_what_we_ask_for_by_ourselves_is_said_to_be_ours() -> None:
+    """Beside the user's line; weights that come to the card are an example."""
+    card, recorder = virtual("64MiB"), Recorder(fine=True)
+    module = torch.nn.Linear(8, 8)
+    with moves_told(card, recorder), placed(module, card.device):
+        pass
+    asked = {event["by"] for event in recorder.events() if event["event"] == "allocate"}
+    assert asked
+    assert all(by.startswith("tests.watch.test_moves:") for by in asked)
+    assert all(by.endswith(", in tightfit.place.whole") for by in asked)
+
+
+def test_of_a_command_no_plumbing_is_named(tmp_path: Path) -> None:
+    """Neither Typer's lines nor ours that read options, but the model's, and what we placed."""
+    Image.new("RGB", (64, 64), (200, 90, 30)).save(tmp_path / "a.png")
+    out, trace = tmp_path / "a.safetensors", tmp_path / "t.jsonl"
+    what = ("encode", tmp_path / "a.png", "-o", out, "--vae", "mini:wan2.1-vae", "-q")
+    command = (*what, "--card", "virtual:64MiB", "--trace", trace)
+    assert run([str(each) for each in command]) == 0
+    asked = {event["by"] or "" for event in read_trace(trace).of("allocate")}
+    assert {by.partition(".")[0] for by in asked} == {"diffusers", "tightfit"}
+    assert not any(by.startswith("tightfit.cli") for by in asked)
+    assert any(by.startswith("tightfit.place.whole:") for by in asked)
 
 
 def test_the_coarse_level_hears_nothing() -> None:
@@ -117,6 +147,23 @@ def test_a_history_of_pytorch_is_read() -> None:
         {"action": "snapshot", "addr": 0, "size": 0},
         {"action": "segment_free", "addr": 512, "size": 2048},
     ]
+    ours = [
+        {"filename": "/site/torch/nn/conv.py", "line": 3, "name": "to"},
+        {"filename": "/site/tightfit/place/whole.py", "line": 5, "name": "placed"},
+    ]
+    user = {"filename": "/home/me/app.py", "line": 9, "name": "main"}
+    plumbing = [
+        {"filename": "/site/tightfit/cli/encode.py", "line": 1, "name": "encode"},
+        {"filename": "/site/typer/main.py", "line": 2, "name": "wrapper"},
+    ]
+    move = {"action": "alloc", "addr": 512, "size": 1024}
+    asked = [
+        entry.by
+        for after in ([user], plumbing, [])
+        for entry in entries_of([{**move, "frames": [*ours, *after]}])
+    ]
+    alone = "tightfit/place/whole.py:5 placed"
+    assert asked == ["app.py:9 main, in tightfit/place/whole.py", alone, alone]
     assert entries_of(trace) == [
         Entry("reserve", 2048, 512, 2.0, None),
         Entry("allocate", 1024, 512, 3.0, "model.py:7 decode"),

@@ -20,7 +20,8 @@ _ACTIONS: Mapping[str, Action] = {
     "segment_free": "release",
     "segment_unmap": "release",
 }
-_OURS = ("/torch/", "/tightfit/")
+_LIBRARY = ("/torch/", "/contextlib.py", "/threading.py", "/concurrent/", "/typer/", "/click/")
+_OURS, _COMMANDS = "/tightfit/", "/tightfit/cli/"
 
 
 @dataclass(frozen=True)
@@ -93,9 +94,28 @@ def entries_of(trace: Sequence[Mapping[str, Any]]) -> list[Entry]:
 
 
 def _asked(frames: Sequence[Mapping[str, Any]]) -> str | None:
-    """The innermost frame that is neither PyTorch's nor ours; folders are left out."""
+    """The innermost frame that is neither PyTorch's nor ours; folders are left out.
+
+    What we ask for by ourselves has the file of ours beside it; of a command it is that alone.
+    """
+    ours: Mapping[str, Any] | None = None
     for frame in frames:
         name = str(frame["filename"])
-        if name.endswith(".py") and not any(each in name for each in _OURS):
-            return f"{name.rsplit('/', 1)[-1]}:{frame['line']} {frame['name']}"
-    return None
+        if not name.endswith(".py") or any(each in name for each in _LIBRARY):
+            continue
+        if _COMMANDS in name:
+            break
+        if _OURS not in name:
+            return _written(frame) + ("" if ours is None else f", in {_within(ours)}")
+        ours = ours or frame
+    return None if ours is None else _written(ours, _within(ours))
+
+
+def _within(frame: Mapping[str, Any]) -> str:
+    """A file of ours, from the package on."""
+    return "tightfit/" + str(frame["filename"]).rpartition(_OURS)[2]
+
+
+def _written(frame: Mapping[str, Any], name: str = "") -> str:
+    name = name or str(frame["filename"]).rsplit("/", 1)[-1]
+    return f"{name}:{frame['line']} {frame['name']}"
