@@ -33,8 +33,9 @@ MEMORY = {
 SURFACE = {
     "encode": MEMORY
     | {"-o", "--out", "--vae", "--keep-alpha", "--background", "--frames", "--fps"}
-    | {"--pad", "--sample"},
-    "decode": MEMORY | {"-o", "--out", "--vae", "--allow-nan"},
+    | {"--seconds", "--pad", "--sample"},
+    "decode": MEMORY
+    | {"-o", "--out", "--vae", "--allow-nan", "--bits", "--quality", "--sound"},
     "generate": MEMORY
     | {"-o", "--out", "--prompt", "--prompts", "--negative", "--width", "--height", "--frames"}
     | {"--fps", "--steps", "--guidance", "--seed", "--num", "--image", "--mask", "--strength"}
@@ -45,6 +46,7 @@ SURFACE = {
     - {"--verbose", "-v"}
     | {"--width", "--height", "--frames", "--batch", "--solve", "--dry-run", "--json"},
     "pack": {"-o", "--out", "--unpack", "--json", "--quiet", "-q"},
+    "verify": {"--write", "--json", "--quiet", "-q"},
     "report": {"-o", "--out", "--modules", "--snapshot", "--timeline", "--csv", "--json"},
     "watch": set(),
     "rerun": {"--card", "--vram", "--recorded", "--json"},

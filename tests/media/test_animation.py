@@ -11,7 +11,7 @@ from PIL import Image
 
 from tightfit.media import still
 from tightfit.media.animation import animation
-from tightfit.media.background import WHITE
+from tightfit.media.background import WHITE, flatten
 
 from .makers import write_patch_gif
 
@@ -21,7 +21,7 @@ def test_m09_frames_that_store_a_patch_come_whole(tmp_path: Path) -> None:
     path = write_patch_gif(tmp_path / "a.gif")
     with still.open_still(path) as image:
         source = animation(image, path)
-        shots = [(shot.time, shot.length, shot.pixels()) for shot in source.shots(WHITE)]
+        shots = [(shot.time, shot.length, flatten(shot.pixels(), WHITE)) for shot in source.shots()]
     assert (source.width, source.height, source.frames) == (32, 24, 5)
     assert source.rates == (Fraction(25, 2),)
     for index, (time, length, pixels) in enumerate(shots):
@@ -46,7 +46,7 @@ def test_transparent_frames_are_laid_over_the_background(tmp_path: Path, name: s
     with still.open_still(tmp_path / name) as image:
         source = animation(image, tmp_path / name)
         assert source.has_alpha
-        last = [shot.pixels() for shot in source.shots(WHITE)][-1]
+        last = [flatten(shot.pixels(), WHITE) for shot in source.shots()][-1]
     assert last[0, 0].tolist() == [255, 255, 255]
     assert last[0, 7].tolist() == [240, 0, 0]
 

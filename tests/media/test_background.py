@@ -10,7 +10,7 @@ from tightfit.errors import UsageError
 from tightfit.media.background import (
     WHITE,
     composite,
-    composite_bytes,
+    flatten,
     lift,
     name_background,
     parse_background,
@@ -56,7 +56,7 @@ def test_compositing_is_exact_at_both_ends() -> None:
 def test_bytes_are_composited_with_rounding() -> None:
     """200 at alpha 128 over white is 227.4, so 227."""
     rgba = np.array([[[200, 200, 200, 128]]], np.uint8)
-    assert composite_bytes(rgba, WHITE).tolist() == [[[227, 227, 227]]]
+    assert flatten(rgba, WHITE).tolist() == [[[227, 227, 227]]]
 
 
 def test_lifted_pixels_show_the_same_over_their_background() -> None:

@@ -13,6 +13,7 @@ from PIL import Image
 
 from tightfit.errors import InputError, UsageError
 from tightfit.media.clip import parse_frames, read_clip
+from tightfit.media.sound import SoundPart
 
 from .makers import cut, grey_frames, noise, patch_matrix, write_film, write_patch_gif
 
@@ -51,7 +52,8 @@ def test_a_real_film_is_read(tmp_path: Path) -> None:
     assert clip.pixels.shape == (3, 3, 720, 1280)
     assert clip.fps == Fraction(25, 2)
     assert clip.times == pytest.approx([0.16, 0.24, 0.32])
-    assert clip.notes == ("left out the sound",)
+    assert clip.notes == ()
+    assert clip.sound == SoundPart(Fraction(4, 25), 3 / Fraction(25, 2))
 
 
 def test_m09_an_animation_read_as_a_clip_gives_every_frame(tmp_path: Path) -> None:

@@ -119,9 +119,9 @@ def test_a_size_beyond_the_format_is_refused_before_the_work(
 
 
 def test_another_suffix_is_refused(tmp_path: Path) -> None:
-    """Only MP4 is written."""
-    with pytest.raises(InputError, match=r"must end in \.mp4"):
-        ClipWriter(tmp_path / "a.mkv", 64, 48, Fraction(24))
+    """What has no frames, and what has no name here."""
+    with pytest.raises(InputError, match=r"must end in \.mp4, \.mkv, \.apng, \.webp"):
+        ClipWriter(tmp_path / "a.txt", 64, 48, Fraction(24))
 
 
 def write_then(writer: ClipWriter, frames: torch.Tensor, error: BaseException) -> None:

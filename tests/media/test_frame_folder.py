@@ -70,7 +70,7 @@ def test_a_part_of_a_folder_is_read(tmp_path: Path) -> None:
 def test_a_folder_without_pictures_is_refused(tmp_path: Path) -> None:
     """And so is no folder."""
     (tmp_path / "notes.txt").write_text("x")
-    with pytest.raises(InputError, match="holds no PNG"):
+    with pytest.raises(InputError, match="holds no pictures"):
         frame_paths(tmp_path)
     with pytest.raises(InputError, match="no such folder"):
         frame_paths(tmp_path / "missing")

@@ -13,7 +13,7 @@ from PIL import Image
 from tightfit.errors import JobFailed
 from tightfit.media.clip_writer import ClipWriter
 from tightfit.media.gif_writer import GifWriter
-from tightfit.media.picture import read_text, write_picture
+from tightfit.media.picture_writer import read_text, write_picture
 
 
 def frames(count: int) -> torch.Tensor:

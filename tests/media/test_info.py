@@ -10,6 +10,7 @@ import pytest
 from PIL import Image
 
 from tightfit.errors import InputError
+from tightfit.media.clip import read_clip
 from tightfit.media.info import MediaInfo, probe
 
 from .makers import cut, grey_frames, noise, patch_matrix, write_film, write_patch_gif
@@ -98,8 +99,8 @@ def test_a_missing_file_is_refused(tmp_path: Path) -> None:
         probe(tmp_path / "a.png")
 
 
-def test_a_song_with_a_cover_is_no_film(tmp_path: Path) -> None:
-    """Its one picture stream is an attached picture."""
+def test_a_song_is_sound_and_no_film(tmp_path: Path) -> None:
+    """A picture that is no film in it changes nothing."""
     import av
 
     path = tmp_path / "song.mp4"
@@ -111,5 +112,7 @@ def test_a_song_with_a_cover_is_no_film(tmp_path: Path) -> None:
         block.sample_rate = 48000
         container.mux(audio.encode(block))
         container.mux(audio.encode())
+    info = probe(path)
+    assert (info.kind, info.width, info.frames, info.has_sound) == ("sound", 0, None, True)
     with pytest.raises(InputError, match="no moving picture"):
-        probe(path)
+        read_clip(path)

@@ -10,7 +10,8 @@ import torch
 from PIL import Image
 
 from tightfit.errors import InputError, JobFailed
-from tightfit.media.picture import read_picture, write_picture
+from tightfit.media.picture import read_picture
+from tightfit.media.picture_writer import write_picture
 
 from .makers import cut, noise, write_deep_png, write_film, write_patch_gif
 
@@ -226,7 +227,7 @@ def test_c01_a_picture_that_is_no_picture_is_not_written(tmp_path: Path) -> None
     assert (tmp_path / "a.png").read_bytes() == b"old"
 
 
-def test_only_png_is_written(tmp_path: Path) -> None:
-    """The legal suffix is named."""
-    with pytest.raises(InputError, match=r"must end in \.png"):
-        write_picture(tmp_path / "a.jpg", torch.zeros(3, 4, 4))
+def test_a_picture_of_no_known_kind_is_not_written(tmp_path: Path) -> None:
+    """The legal suffixes are named."""
+    with pytest.raises(InputError, match=r"must end in \.png, \.webp"):
+        write_picture(tmp_path / "a.txt", torch.zeros(3, 4, 4))

@@ -85,6 +85,17 @@ def _ltx(name: str, config: Config) -> Traits:
     )
 
 
+def _sound(name: str, config: Config) -> Traits:
+    return Traits(
+        name,
+        spatial=math.prod(config["downsampling_ratios"]),
+        axes=1,
+        channels=config["audio_channels"],
+        latent_channels=config["decoder_input_channels"],
+        rate=config["sampling_rate"],
+    )
+
+
 def _numbers(value: Any) -> tuple[float, ...]:
     if value is None:
         return ()
@@ -99,5 +110,6 @@ _MAKERS: dict[str, Callable[[str, Config], Traits]] = {
     "AutoencoderKLQwenImage": _wan,
     "AutoencoderKLHunyuanVideo": _hunyuan,
     "AutoencoderKLLTXVideo": _ltx,
+    "AutoencoderOobleck": _sound,
 }
 SUPPORTED = tuple(_MAKERS)

@@ -13,15 +13,15 @@ from tightfit.adapters import parse_dtype
 from tightfit.api.latent import check_latent, frames_of, latent_file, pick
 from tightfit.api.memory import open_memory
 from tightfit.api.result import Frames, Result
-from tightfit.api.sources import Selection, look, read
+from tightfit.api.sources import Footage, Selection, look, read
 from tightfit.api.work import Chosen, Watching, Work
 from tightfit.card import Card
 from tightfit.errors import UsageError
 from tightfit.media.background import parse_background
-from tightfit.media.clip import parse_frames
+from tightfit.media.clip import parse_frames, parse_seconds
 from tightfit.media.latents import LatentFile, load_latent, probe_latent
 from tightfit.plan.tilesize import TileWish, check_wish
-from tightfit.run.framing import to_source
+from tightfit.run.framing import Padding, sound_to_source, to_source
 from tightfit.run.job import Evict, Request
 from tightfit.run.vae import Traits, Vae
 
@@ -44,6 +44,7 @@ def encode(
     allow_cpu: bool = False,
     frames: str | slice | None = None,
     fps: str | Fraction | None = None,
+    seconds: str | None = None,
     pad: str = "repeat",
     keep_alpha: bool = False,
     background: str = "white",
@@ -51,7 +52,9 @@ def encode(
     evict: Evict | None = None,
     watching: Watching | None = None,
 ) -> Result[LatentFile]:
-    """Encode a picture, a clip, a folder of frames, or a tensor [3,H,W] / [T,3,H,W] in 0..1.
+    """Encode a picture, a clip, a folder of frames, sound, or a tensor.
+
+    A tensor is [3,H,W] or [T,3,H,W] in 0..1, or, for a VAE of sound, [C,L] in -1..1.
 
     Args:
         source: a path or a host tensor.
@@ -61,7 +64,7 @@ def encode(
         dtype: ``auto`` is what the weights are stored in.
         estimate: ask the planner before each rung; else every rung is tried.
         allow_cpu: let the host do what the card cannot.
-        frames: ``A:B:S`` of a clip. fps: pick frames by time.
+        frames: ``A:B:S`` of a clip. fps: pick frames by time. seconds: ``A:B`` of what is shown.
         pad: ``repeat`` the last frame up to a length that the VAE takes, or ``trim`` frames.
         keep_alpha: keep alpha beside the latent. background: what alpha is laid over.
         sample: draw from the posterior with this seed; None takes its mode.
@@ -77,6 +80,7 @@ def encode(
     selection = Selection(
         parse_frames(frames) if isinstance(frames, str) else frames,
         _rate(fps),
+        None if seconds is None else parse_seconds(seconds),
         keep_alpha,
         parse_background(background),
     )
@@ -92,11 +96,11 @@ def encode(
         estimate=estimate,
         allow_cpu=allow_cpu,
     )
-    look(source, selection)
+    info = look(source, selection)
     chosen = Chosen.of(vae)
     _check_wish(memory.wish, chosen.traits)
-    footage = read(source, selection)
-    samples, padding = to_source(footage.frames, chosen.traits, trim=pad == "trim")
+    footage = read(source, selection, info, chosen.traits)
+    samples, padding = _batch(footage, chosen.traits, trim=pad == "trim")
     request = Request(
         memory.budget, memory.reserve, memory.wish, memory.estimate, evict, sample, allow_cpu
     )
@@ -109,7 +113,9 @@ def encode(
         )
     if padding.dropped:
         work.adjusted.append(f"left out {padding.dropped} frames at the end")
-    if padding.bottom or padding.right:
+    if chosen.traits.axes == 1 and padding.right:
+        work.adjusted.append(f"padded by {padding.right} samples, trimmed back after decoding")
+    elif padding.bottom or padding.right:
         height, width = footage.frames.shape[-2:]
         work.adjusted.append(
             f"padded {width}x{height} to {width + padding.right}x{height + padding.bottom}, "
@@ -183,7 +189,18 @@ def decode(
         work.warnings.append(f"{bad} values of the result are NaN")
     shape = frames.pixels.shape
     made = {"frames": shape[0], "width": shape[-1], "height": shape[-2]}
+    if frames.sound is not None:
+        made["samples"] = frames.sound.samples.shape[1]
     return Result(frames, work.report(outcome, made))
+
+
+def _batch(footage: Footage, traits: Traits, *, trim: bool) -> tuple[torch.Tensor, Padding]:
+    """What is read as the VAE takes it; samples that were added to sound count as columns."""
+    if traits.axes != 1:
+        return to_source(footage.frames, traits, trim=trim)
+    assert footage.sound is not None
+    samples, added = sound_to_source(footage.sound.samples, traits)
+    return samples, Padding(right=added)
 
 
 def _check_wish(wish: TileWish, traits: Traits) -> None:

@@ -8,6 +8,7 @@ from typing import Generic, TypeVar
 
 import torch
 
+from tightfit.media.sound import Sound
 from tightfit.report.record import Report
 
 T = TypeVar("T")
@@ -32,7 +33,10 @@ class Frames:
     Attributes:
         pixels: [N,3,H,W] in 0..1; [N,4,H,W] where the source's alpha was kept.
         fps: frames per second; None for pictures.
+        sound: what is heard while they are shown, where it was kept; of a VAE of sound all there
+            is, and `pixels` are [0,3,0,0].
     """
 
     pixels: torch.Tensor
     fps: Fraction | None = None
+    sound: Sound | None = None

@@ -1,4 +1,4 @@
-"""Reading what is to be encoded: a path to a picture, a clip or frames, or a tensor."""
+"""Reading what is to be encoded: a path to a picture, a clip, frames or sound, or a tensor."""
 
 from __future__ import annotations
 
@@ -11,10 +11,13 @@ import torch
 
 from tightfit.errors import InputError, UsageError
 from tightfit.media.background import Colour
-from tightfit.media.clip import read_clip
+from tightfit.media.clip import Clip, Seconds, read_clip
 from tightfit.media.frame_folder import read_frame_folder
 from tightfit.media.info import MediaInfo, probe
 from tightfit.media.picture import read_picture
+from tightfit.media.samples import as_floats
+from tightfit.media.sound import Sound, SoundPart, read_sound
+from tightfit.run.vae import Traits
 
 _MOST_PIXELS = 2**31
 
@@ -24,12 +27,13 @@ class Footage:
     """Frames on the host.
 
     Attributes:
-        frames: [T,3,H,W], float in 0..1 or uint8.
+        frames: [T,3,H,W], float in 0..1, uint8 or uint16; [0,3,0,0] of sound alone.
         fps: None for pictures.
-        alpha: [1,1,H,W] in 0..1, where it was kept.
+        alpha: [T,1,H,W] in 0..1, where it was kept.
         background: what alpha was laid over, where there was any.
         about: for the report.
         notes: what the reader did to the picture.
+        sound: what is heard while the frames are shown.
     """
 
     frames: torch.Tensor
@@ -38,6 +42,7 @@ class Footage:
     background: Colour | None = None
     about: dict[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    sound: Sound | None = None
 
 
 @dataclass(frozen=True)
@@ -47,12 +52,14 @@ class Selection:
     Attributes:
         frames: a slice of frame numbers, None for all.
         fps: pick frames by time at this rate.
+        seconds: pick what is shown, or heard, within this span.
         keep_alpha: keep alpha beside the picture.
         background: what alpha is laid over.
     """
 
     frames: slice | None = None
     fps: Fraction | None = None
+    seconds: Seconds | None = None
     keep_alpha: bool = False
     background: Colour = (1.0, 1.0, 1.0)
 
@@ -63,54 +70,98 @@ def look(source: str | Path | torch.Tensor, selection: Selection) -> MediaInfo |
         _check_tensor(source)
         return None
     info = probe(Path(source))
-    if info.kind == "picture" and (selection.frames is not None or selection.fps is not None):
-        raise UsageError(f"--frames and --fps pick frames of a clip, and {source} is a picture.")
-    if info.kind == "clip" and info.has_alpha and selection.keep_alpha:
-        raise UsageError(
-            f"--keep-alpha keeps the alpha of a picture, and {source} is a clip: leave it out, or "
-            "encode its frames one by one."
-        )
+    if info.kind != "clip" and (selection.frames is not None or selection.fps is not None):
+        what = info.kind if info.kind == "sound" else "a picture"
+        raise UsageError(f"--frames and --fps pick frames of a clip, and {source} is {what}.")
+    if info.kind == "picture" and selection.seconds is not None:
+        raise UsageError(f"--seconds picks a part of a clip, and {source} is a picture.")
     if info.width * info.height > _MOST_PIXELS:
         raise InputError(f"{source} has {info.width}x{info.height} pixels: too many to read.")
     return info
 
 
-def read(source: str | Path | torch.Tensor, selection: Selection) -> Footage:
-    """Read the frames. Raises `InputError` where the file is damaged."""
+def read(
+    source: str | Path | torch.Tensor,
+    selection: Selection,
+    info: MediaInfo | None = None,
+    traits: Traits | None = None,
+) -> Footage:
+    """Read what `look` gave `info` of, for a VAE of these `traits`: sound for one of sound.
+
+    Raises `InputError` where the file is damaged, `UsageError` where the VAE takes something else.
+    """
+    if traits is not None and traits.axes == 1:
+        return _sound(source, selection, traits)
     if isinstance(source, torch.Tensor):
         frames = source.unsqueeze(0) if source.dim() == 3 else source
         return Footage(frames, about=_about("tensor", None, frames, None))
     path = Path(source)
-    info = probe(path)
+    info = info or probe(path)
+    if info.kind == "sound":
+        raise UsageError(f"{source} is sound, and the VAE takes pictures: give --vae one of sound.")
     if info.kind == "picture":
-        picture = read_picture(
-            path, keep_alpha=selection.keep_alpha, background=selection.background
-        )
-        alpha = picture.alpha.unsqueeze(0) if picture.alpha is not None else None
-        frames = picture.pixels.unsqueeze(0)
-        return Footage(
-            frames,
-            alpha=alpha,
-            background=selection.background if info.has_alpha else None,
-            about=_about("picture", path, frames, None),
-            notes=picture.notes,
-        )
-    if path.is_dir():
-        clip = read_frame_folder(
-            path,
-            fps=selection.fps or Fraction(24),
-            frames=selection.frames,
-            background=selection.background,
-        )
-    else:
-        clip = read_clip(
-            path, frames=selection.frames, fps=selection.fps, background=selection.background
-        )
+        return _picture(path, selection, info)
+    clip = _clip(path, selection)
+    sound = None if clip.sound is None else read_sound(path, clip.sound)
     return Footage(
         clip.pixels,
         fps=clip.fps,
+        alpha=None if clip.alpha is None else as_floats(clip.alpha),
+        background=selection.background if info.has_alpha else None,
         about=_about("clip", path, clip.pixels, clip.fps),
-        notes=clip.notes,
+        notes=clip.notes if sound is None else (*clip.notes, *sound.notes),
+        sound=sound,
+    )
+
+
+def _picture(path: Path, selection: Selection, info: MediaInfo) -> Footage:
+    picture = read_picture(path, keep_alpha=selection.keep_alpha, background=selection.background)
+    frames = picture.pixels.unsqueeze(0)
+    return Footage(
+        frames,
+        alpha=picture.alpha.unsqueeze(0) if picture.alpha is not None else None,
+        background=selection.background if info.has_alpha else None,
+        about=_about("picture", path, frames, None),
+        notes=picture.notes,
+    )
+
+
+def _clip(path: Path, selection: Selection) -> Clip:
+    terms: dict[str, Any] = {
+        "frames": selection.frames,
+        "seconds": selection.seconds,
+        "background": selection.background,
+        "keep_alpha": selection.keep_alpha,
+    }
+    if path.is_dir():
+        return read_frame_folder(path, fps=selection.fps or Fraction(24), **terms)
+    return read_clip(path, fps=selection.fps, **terms)
+
+
+def _sound(source: str | Path | torch.Tensor, selection: Selection, traits: Traits) -> Footage:
+    """At the rate and with the channels that the VAE takes."""
+    if isinstance(source, torch.Tensor):
+        sound = Sound(source.float(), traits.rate or 1)
+    else:
+        start, stop = selection.seconds or (Fraction(), None)
+        part = SoundPart(start, None if stop is None else stop - start)
+        sound = read_sound(
+            Path(source),
+            None if selection.seconds is None else part,
+            rate=traits.rate,
+            channels=traits.channels,
+        )
+    return Footage(
+        torch.zeros(0, 3, 0, 0),
+        about={
+            "kind": "sound",
+            "path": None if isinstance(source, torch.Tensor) else str(source),
+            "channels": sound.samples.shape[0],
+            "samples": sound.samples.shape[1],
+            "rate": sound.rate,
+        },
+        notes=sound.notes,
+        sound=sound,
     )
 
 
@@ -128,14 +179,14 @@ def _about(
 
 
 def _check_tensor(source: torch.Tensor) -> None:
-    if source.dim() not in (3, 4) or source.shape[-3] != 3:
+    if source.dim() != 2 and (source.dim() not in (3, 4) or source.shape[-3] != 3):
         raise UsageError(
-            f"a tensor to encode is [3,H,W] or [T,3,H,W] in 0..1 or uint8, not "
+            f"a tensor to encode is [3,H,W] or [T,3,H,W] in 0..1 or uint8, or sound [C,L], not "
             f"{tuple(source.shape)}."
         )
     if source.numel() == 0:
-        raise UsageError(f"a tensor to encode holds pixels, and {tuple(source.shape)} has none.")
-    if not source.is_floating_point() and source.dtype != torch.uint8:
+        raise UsageError(f"a tensor to encode holds values, and {tuple(source.shape)} has none.")
+    if not source.is_floating_point() and source.dtype not in (torch.uint8, torch.uint16):
         raise UsageError(f"a tensor to encode is in 0..1 or uint8, not {source.dtype}.")
     if source.device.type != "cpu":
         raise UsageError(f"a tensor to encode lies on the host, not on {source.device}.")

@@ -15,12 +15,22 @@ def decode(
         Path, typer.Argument(metavar="LATENT.safetensors", help="What encode wrote.")
     ],
     out: Annotated[
-        Path, typer.Option("-o", "--out", metavar="OUT.png|.mp4|DIR", help="Where frames go.")
+        Path, typer.Option("-o", "--out", metavar="OUT.png|.mp4|.wav|DIR", help="Where frames go.")
     ],
     vae: o.VaeSpec,
     allow_nan: Annotated[
         bool, typer.Option("--allow-nan", help="Write values that are not finite as black.")
     ] = False,
+    bits: Annotated[
+        int, typer.Option("--bits", metavar="8|16", help="Of a sample, in PNG, MKV or a folder.")
+    ] = 8,
+    quality: Annotated[
+        int | None, typer.Option("--quality", metavar="1-100", help="Of WebP and JPEG.")
+    ] = None,
+    sound: Annotated[
+        Path | None,
+        typer.Option("--sound", metavar="FILE", help="Sound for a clip, from its beginning."),
+    ] = None,
     card: o.CardName = None,
     vram: o.Vram = None,
     reserve_vram: o.ReserveVram = None,
@@ -42,11 +52,13 @@ def decode(
     prepare(allocator, card)
     from tightfit import api
     from tightfit.cli import show
-    from tightfit.cli.output import check_output, write_output
+    from tightfit.cli.output import check_output, with_sound, write_output
+    from tightfit.media.outputs import Terms
 
     voice = o.Voice(verbose, quiet, report, trace)
     show.check_records(voice, source, out)
-    check_output(out, source)
+    terms = Terms(bits, quality)
+    check_output(out, source, terms, sound)
     with show.watched(voice, "decode", out=out) as watching:
         result = api.decode(
             source,
@@ -63,9 +75,13 @@ def decode(
             allow_cpu=allow_cpu,
             watching=watching,
         )
-        notes = write_output(out, result.value, allow_nan=allow_nan)
-    done = result.report.with_output(path=str(out)).with_adjusted(*notes)
+        frames, heard = with_sound(result.value, sound)
+        notes = write_output(out, frames, terms, allow_nan=allow_nan)
+    done = result.report.with_output(path=str(out)).with_adjusted(*heard, *notes)
     show.write_report(voice, done)
     show.tell(voice, done)
-    count, _, height, width = result.value.pixels.shape
+    count, _, height, width = frames.pixels.shape
+    if not count and frames.sound is not None:
+        show.wrote(voice, out, f"{float(frames.sound.seconds):.3f} s of sound")
+        return
     show.wrote(voice, out, f"{count} {'frame' if count == 1 else 'frames'} of {width}x{height}")

@@ -11,7 +11,9 @@ from tightfit.cli import options as o
 
 
 def encode(
-    source: Annotated[Path, typer.Argument(metavar="IN", help="Picture, clip or frame folder.")],
+    source: Annotated[
+        Path, typer.Argument(metavar="IN", help="Picture, clip, frame folder or sound.")
+    ],
     out: Annotated[
         Path, typer.Option("-o", "--out", metavar="OUT.safetensors", help="The latent file.")
     ],
@@ -27,6 +29,9 @@ def encode(
     ] = None,
     fps: Annotated[
         str | None, typer.Option("--fps", metavar="X", help="Pick frames by time at this rate.")
+    ] = None,
+    seconds: Annotated[
+        str | None, typer.Option("--seconds", metavar="A:B", help="What is shown from A up to B.")
     ] = None,
     pad: Annotated[
         str,
@@ -79,6 +84,7 @@ def encode(
             allow_cpu=allow_cpu,
             frames=frames,
             fps=fps,
+            seconds=seconds,
             pad=pad,
             keep_alpha=keep_alpha,
             background=background,

@@ -11,7 +11,6 @@ import numpy as np
 from PIL import Image
 
 from tightfit.media import still
-from tightfit.media.background import Colour, composite_bytes
 from tightfit.media.lengths import cut_off, is_cut_off
 from tightfit.media.shots import Pixels, Shot, Source
 from tightfit.media.turn import Turn
@@ -24,11 +23,12 @@ def animation(image: Image.Image, path: Path) -> Source:
     """The frames of an open animation, each drawn in full over those before it."""
     turn = still.turn_of(image, path)
     width, height = turn.size(*image.size)
+    image.seek(_first(image))
     image.load()
     return Source(
         width=width,
         height=height,
-        frames=still.frame_count(image),
+        frames=still.frame_count(image) - _first(image),
         rates=(1 / _delay(image),),
         grain=Fraction(0),
         has_alpha=still.has_alpha(image),
@@ -38,28 +38,35 @@ def animation(image: Image.Image, path: Path) -> Source:
     )
 
 
+def _first(image: Image.Image) -> int:
+    """The number of the first frame: a PNG may begin with a picture that is none, for programs
+    that know no animations.
+    """
+    return int(bool(getattr(image, "default_image", False)))
+
+
 def _delay(image: Image.Image) -> Fraction:
     """How long the current frame is shown, in seconds; known once it is loaded."""
     return Fraction(image.info.get("duration") or 0) / 1000 or _UNSTATED
 
 
-def _shots(image: Image.Image, turn: Turn, path: Path, background: Colour) -> Iterator[Shot]:
+def _shots(image: Image.Image, turn: Turn, path: Path) -> Iterator[Shot]:
     time = Fraction()
-    for index in range(still.frame_count(image)):
+    first, count = _first(image), still.frame_count(image)
+    for index in range(first, count):
         try:
             image.seek(index)
             image.load()
         except still.DAMAGE as error:
-            raise cut_off(path, index) from error
+            raise cut_off(path, index - first) from error
         length = _delay(image)
         # Pillow draws the next frame over this one, so a shot keeps its own copy.
-        yield Shot(time, length, partial(_pixels, image.copy(), turn, background))
+        yield Shot(time, length, partial(_pixels, image.copy(), turn))
         time += length
     if is_cut_off(path):
-        raise cut_off(path, still.frame_count(image))
+        raise cut_off(path, count - first)
 
 
-def _pixels(image: Image.Image, turn: Turn, background: Colour) -> Pixels:
-    if not still.has_alpha(image):
-        return turn.apply(np.asarray(image.convert("RGB")))
-    return turn.apply(composite_bytes(np.asarray(image.convert("RGBA")), background))
+def _pixels(image: Image.Image, turn: Turn) -> Pixels:
+    mode = "RGBA" if still.has_alpha(image) else "RGB"
+    return turn.apply(np.asarray(image.convert(mode)))

@@ -9,6 +9,7 @@ import numpy.typing as npt
 import torch
 
 from tightfit.errors import UsageError
+from tightfit.media.shots import Pixels
 
 Colour = tuple[float, float, float]
 """Red, green and blue, each in 0..1."""
@@ -51,11 +52,22 @@ def composite(
     return rgb * alpha + under * (1 - alpha)
 
 
-def composite_bytes(rgba: npt.NDArray[np.uint8], background: Colour) -> npt.NDArray[np.uint8]:
-    """`composite` for RGBA [H,W,4] in 0..255: RGB [H,W,3], rounded to the nearest step."""
-    values = rgba.astype(np.float32) / np.float32(255)
-    over = composite(values[:, :, :3], values[:, :, 3:], background)
-    return np.rint(over * 255).astype(np.uint8)
+def flatten(samples: Pixels, background: Colour, *, keep_alpha: bool = False) -> Pixels:
+    """`composite` for RGB or RGBA [H,W,3|4] in 0..255 or 0..65535, rounded to the nearest step.
+
+    Gives RGB [H,W,3]; with `keep_alpha` RGBA whose colour is laid over `background` nevertheless,
+    opaque where there was no alpha.
+    """
+    top = np.iinfo(samples.dtype).max
+    if samples.shape[2] == 3:
+        if not keep_alpha:
+            return samples
+        opaque = np.full((*samples.shape[:2], 1), top, samples.dtype)
+        return np.concatenate([samples, opaque], axis=2)
+    values = samples.astype(np.float32) / np.float32(top)
+    over = np.rint(composite(values[:, :, :3], values[:, :, 3:], background) * top)
+    made: Pixels = over.astype(samples.dtype)
+    return np.concatenate([made, samples[:, :, 3:]], axis=2) if keep_alpha else made
 
 
 def lift(pixels: torch.Tensor, alpha: torch.Tensor, *, background: Colour) -> torch.Tensor:

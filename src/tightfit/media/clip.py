@@ -2,32 +2,47 @@
 
 from __future__ import annotations
 
+import math
+import os
 import re
+from collections import deque
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from fractions import Fraction
-from itertools import islice
+from itertools import dropwhile, islice, takewhile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from PIL import UnidentifiedImageError
 
 from tightfit.errors import InputError, UsageError
 from tightfit.media import still
 from tightfit.media.animation import animation
-from tightfit.media.background import WHITE, Colour, name_background
+from tightfit.media.background import WHITE, Colour, flatten, name_background
 from tightfit.media.files import check_readable
-from tightfit.media.shots import Pixels, Source, at_rate, average_rate, steady_rate
+from tightfit.media.shots import Pixels, Shot, Source, at_rate, average_rate, steady_rate
+from tightfit.media.sound import SoundPart
 
 _MOST_FPS = 1000
 _GROWTH = 16  # frames
+_WORKERS = min(4, os.cpu_count() or 1)
+_AHEAD = 2 * _WORKERS
+"""Decoded frames that wait to be converted: few, so that memory follows what is asked for."""
 _LEGAL = (
     "write A:B or A:B:S, such as 0:81 or 100:113:2, for every S-th frame from A up to but "
     "without B, counted from 0"
 )
+_LEGAL_SECONDS = "write A:B, such as 1.5:3, for what is shown from A up to B, or B alone"
 _SLICE = re.compile(r"(\d{0,9}):(\d{0,9})(?::(\d{0,9}))?")
+_SECONDS = re.compile(r"\d{1,9}(\.\d{1,9})?|\.\d{1,9}|\d{1,9}/[1-9]\d{0,8}")
+
+Seconds = tuple[Fraction, Fraction | None]
+"""From the first up to but not at the second; None is the end."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,16 +50,22 @@ class Clip:
     """Frames in order of showing.
 
     Attributes:
-        pixels: uint8 [T,3,H,W], laid over the background where they were transparent.
+        pixels: uint8 [T,3,H,W], or uint16 in 0..65535 where the file has more than 8 bits a
+            sample; laid over the background where they were transparent.
         fps: the rate at which to play them; the average where their times vary.
         times: when each was shown in the file, in seconds after the file's first frame.
         notes: what a report must say about the reading.
+        alpha: [T,1,H,W], of the type of `pixels`; None where it was not asked for or not there.
+        sound: which part of the file's sound belongs to them; None where it has none, or where
+            their times vary and they do not.
     """
 
     pixels: torch.Tensor
     fps: Fraction
     times: tuple[float, ...]
     notes: tuple[str, ...]
+    alpha: torch.Tensor | None = None
+    sound: SoundPart | None = None
 
 
 def read_clip(
@@ -52,13 +73,16 @@ def read_clip(
     *,
     frames: slice | None = None,
     fps: Fraction | None = None,
+    seconds: Seconds | None = None,
     background: Colour = WHITE,
+    keep_alpha: bool = False,
 ) -> Clip:
-    """Read a film (MP4, MKV, WebM …) or an animation (GIF, WebP).
+    """Read a film (MP4, MKV, WebM …) or an animation (GIF, WebP, PNG).
 
-    With `fps`, frames are picked by time as `at_rate` says; then `frames` counts among those.
-    Host memory follows what is asked for: other frames are neither converted nor kept, and
-    nothing behind the last one is read.
+    With `fps`, frames are picked by time as `at_rate` says; then `seconds` leaves those shown from
+    its start up to but not at its end; then `frames` counts among those. Host memory follows what
+    is asked for: other frames are neither converted nor kept, and nothing behind the last one is
+    read. Frames are converted by other threads while the next ones are decoded.
 
     Raises `InputError` where the file is no clip, is cut off or damaged before the last frame
     asked for, or has none of the frames asked for; `UsageError` on an `fps` beyond 0..1000 and on
@@ -69,32 +93,45 @@ def read_clip(
     wanted = slice(None) if frames is None else frames
     step = 1 if wanted.step is None else wanted.step
     if step < 1 or min(wanted.start or 0, wanted.stop or 0) < 0:
-        raise UsageError(f"The frames `{_spell(wanted)}` count from the end: {_LEGAL}.")
-    with _open(path) as source:
-        shots = source.shots(background)
-        timed = shots if fps is None else at_rate(shots, fps)
-        kept = _Frames()
+        raise UsageError(f"The frames `{spell(wanted)}` count from the end: {_LEGAL}.")
+    with _open(path) as source, ThreadPoolExecutor(_WORKERS) as pool:
+        shots = _within(source.shots(), fps, seconds)
+        pile = _Frames(keep_alpha)
         times: list[Fraction] = []
         length = None
-        for shot in islice(timed, wanted.start, wanted.stop, wanted.step):
-            kept.add(shot.pixels())
+        coming: deque[Future[Pixels]] = deque()
+        for shot in islice(shots, wanted.start, wanted.stop, wanted.step):
+            coming.append(pool.submit(shot.pixels))
             times.append(shot.time)
             length = shot.length
+            if len(coming) > _AHEAD:
+                pile.add(coming.popleft().result(), background)
+        for each in coming:
+            pile.add(each.result(), background)
     if not times:
-        raise InputError(f"{path} has no frame among `{_spell(wanted)}`; ask for earlier ones.")
+        raise InputError(f"{path} has no frame {_place(wanted, seconds)}; ask for earlier ones.")
     notes = list(source.notes)
-    if source.has_alpha:
+    if pile.showed_through:
         notes.append(f"composited alpha over {name_background(background)}")
     asked = None if wanted.stop is None else len(range(wanted.stop)[wanted])
     if asked is not None and len(times) < asked:
-        notes.append(f"found {len(times)} of the {asked} frames in {_spell(wanted)}")
+        notes.append(f"found {len(times)} of the {asked} frames in {spell(wanted)}")
+    varies = False
     if fps is not None:
         rate = fps / step
     else:
         rate, varies = _play_rate(source, times, step, length)
         if varies:
             notes.append(f"frame times vary; plays at {float(rate):.3f} frames per second")
-    return Clip(kept.tensor(), rate, tuple(float(time) for time in times), tuple(notes))
+    sound = None
+    if source.has_sound and varies:
+        notes.append("left out the sound, since frame times vary; --fps X keeps it")
+    elif source.has_sound:
+        first = times[0] if fps is None else (_tick(fps, seconds) + (wanted.start or 0)) / fps
+        sound = SoundPart(source.origin + first, len(times) / rate)
+    pixels, alpha = pile.tensors()
+    at = tuple(float(time) for time in times)
+    return Clip(pixels, rate, at, tuple(notes), alpha, sound)
 
 
 def parse_frames(text: str, *, name: str = "--frames") -> slice:
@@ -111,6 +148,47 @@ def parse_frames(text: str, *, name: str = "--frames") -> slice:
     if stop is not None and (start or 0) >= stop:
         raise UsageError(f"{name} `{text}` selects nothing: {_LEGAL}.")
     return slice(start, stop, step)
+
+
+def parse_seconds(text: str, *, name: str = "--seconds") -> Seconds:
+    """Turn ``A:B`` into seconds from A up to but not at B; ``B`` alone is ``0:B``, ``A:`` the rest.
+
+    Raises `UsageError` on negative numbers, an empty span and nonsense.
+    """
+    start, colon, stop = text.strip().rpartition(":")
+    if not colon:
+        start, stop = "", stop
+    parts = [_SECONDS.fullmatch(part) if part else None for part in (start, stop)]
+    if any(part and match is None for part, match in zip((start, stop), parts, strict=True)) or (
+        not stop and not colon
+    ):
+        raise UsageError(f"{name} `{text}` is no span of time: {_LEGAL_SECONDS}.")
+    span = (Fraction(start or 0), Fraction(stop) if stop else None)
+    if span[1] is not None and span[0] >= span[1]:
+        raise UsageError(f"{name} `{text}` selects nothing: {_LEGAL_SECONDS}.")
+    return span
+
+
+def _within(shots: Iterator[Shot], fps: Fraction | None, seconds: Seconds | None) -> Iterator[Shot]:
+    """The frames at a rate, if one is given, that are shown within a span, if one is given."""
+    if fps is not None:
+        stop = None if seconds is None or seconds[1] is None else math.ceil(seconds[1] * fps)
+        return islice(at_rate(shots, fps), _tick(fps, seconds), stop)
+    if seconds is None:
+        return shots
+    start, end = seconds
+    late = dropwhile(lambda shot: shot.time < start, shots)
+    return takewhile(lambda shot: end is None or shot.time < end, late)
+
+
+def _tick(fps: Fraction, seconds: Seconds | None) -> int:
+    """The number of the first frame at a rate that is not before the span."""
+    return 0 if seconds is None else math.ceil(seconds[0] * fps)
+
+
+def _place(wanted: slice, seconds: Seconds | None) -> str:
+    within = "" if seconds is None else " within those seconds"
+    return f"among `{spell(wanted)}`{within}" if wanted != slice(None) else within.strip()
 
 
 @contextmanager
@@ -142,7 +220,7 @@ def _play_rate(
     return (average_rate(times), True) if steady is None else (steady, False)
 
 
-def _spell(wanted: slice) -> str:
+def spell(wanted: slice) -> str:
     parts = ["" if part is None else str(part) for part in (wanted.start, wanted.stop, wanted.step)]
     return ":".join(parts[: 3 if parts[2] else 2])
 
@@ -150,21 +228,49 @@ def _spell(wanted: slice) -> str:
 class _Frames:
     """A pile of equal frames that grows in place, so that no second copy is ever held."""
 
+    def __init__(self, keep_alpha: bool) -> None:
+        self.showed_through = False
+        self._keep_alpha = keep_alpha
+        self._piles = [_Pile(), _Pile()] if keep_alpha else [_Pile()]
+        self._had_alpha = False
+
+    def add(self, samples: Pixels, background: Colour) -> None:
+        """One more frame [H,W,3|4], laid over `background`."""
+        if samples.shape[2] == 4:
+            self._had_alpha = True
+            top = np.iinfo(samples.dtype).max
+            self.showed_through = self.showed_through or bool(samples[:, :, 3].min() < top)
+        flat = flatten(samples, background, keep_alpha=self._keep_alpha)
+        self._piles[0].add(flat[:, :, :3])
+        if self._keep_alpha:
+            self._piles[1].add(flat[:, :, 3:])
+
+    def tensors(self) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """All colours, and their alpha where it was to be kept; the last call on this pile."""
+        alpha = self._piles[1].tensor() if self._keep_alpha and self._had_alpha else None
+        return self._piles[0].tensor(), alpha
+
+
+class _Pile:
+    """Of planes."""
+
     def __init__(self) -> None:
-        self._rows: Pixels = np.empty((0, 0), np.uint8)
+        self._rows: npt.NDArray[Any] = np.empty((0, 0), np.uint8)
         self._shape: tuple[int, ...] = ()
         self._count = 0
 
-    def add(self, pixels: Pixels) -> None:
+    def add(self, pixels: npt.NDArray[Any]) -> None:
         planes = pixels.transpose(2, 0, 1)
-        if self._count == len(self._rows):
+        if not self._count:
             self._shape = planes.shape
+            self._rows = np.empty((0, planes.size), planes.dtype)
+        if self._count == len(self._rows):
             more = max(_GROWTH, self._count // 8)
             self._rows.resize((self._count + more, planes.size), refcheck=False)
         self._rows[self._count].reshape(self._shape)[:] = planes
         self._count += 1
 
     def tensor(self) -> torch.Tensor:
-        """Everything added, uint8 [T,C,H,W]; the last call on this pile."""
+        """Everything added, [T,C,H,W]; the last call on this pile."""
         self._rows.resize((self._count, self._rows.shape[1]), refcheck=False)
         return torch.from_numpy(self._rows).view(self._count, *self._shape)

@@ -1,9 +1,10 @@
-"""Writes a clip to MP4 chunk by chunk, whole or not at all."""
+"""Writes a clip to MP4, MKV, WebP or APNG chunk by chunk, whole or not at all."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from fractions import Fraction
 from pathlib import Path
 from types import TracebackType
@@ -15,62 +16,176 @@ import torch
 from av.video.reformatter import ColorPrimaries, ColorRange, Colorspace, ColorTrc
 
 from tightfit.errors import InputError, JobFailed
+from tightfit.media.colours import EXACT
 from tightfit.media.files import check_writable, whole_file
-from tightfit.media.film import EXACT
-from tightfit.media.samples import to_bytes
+from tightfit.media.samples import to_samples
+from tightfit.media.sound import Sound, SoundTrack
 
-CLIP_KINDS = (".mp4",)
 
-_LARGEST = 16384  # pixels along an axis, in libx264
-_QUALITY = {"crf": "16", "preset": "medium"}
+@dataclass(frozen=True)
+class _Form:
+    """How a kind of file is written.
+
+    Attributes:
+        name: of the container, in FFmpeg's words.
+        codec: of the pictures. sound: of the sound; None where there is room for none.
+        largest: pixels along an axis.
+        holds: what refuses a larger one, for people.
+        pixels: FFmpeg's formats by (bits, with alpha); None is made of samples for every size.
+        options: of the codec. muxer: of the container.
+    """
+
+    name: str
+    codec: str
+    largest: int
+    holds: str
+    pixels: Mapping[tuple[int, bool], str]
+    options: Mapping[str, str] = field(default_factory=dict)
+    muxer: Mapping[str, str] = field(default_factory=dict)
+    sound: str | None = None
+
+
+_FORMS = {
+    ".mp4": _Form(
+        "mp4",
+        "libx264",
+        16384,
+        "H.264",
+        {(8, False): "yuv420p"},
+        {"crf": "16", "preset": "medium"},
+        {"movflags": "+faststart"},
+        "aac",
+    ),
+    ".mkv": _Form(
+        "matroska",
+        "ffv1",
+        32767,
+        "FFV1",
+        {
+            (8, False): "bgr0",
+            (8, True): "bgra",
+            (16, False): "gbrp16le",
+            (16, True): "gbrap16le",
+        },
+        {"level": "3", "g": "1", "slicecrc": "1", "slices": "4"},
+        {},
+        "flac",
+    ),
+    ".apng": _Form(
+        "apng",
+        "apng",
+        2**31 - 1,
+        "PNG",
+        {
+            (8, False): "rgb24",
+            (8, True): "rgba",
+            (16, False): "rgb48be",
+            (16, True): "rgba64be",
+        },
+        {"pred": "up"},
+        {"plays": "0"},
+    ),
+    ".webp": _Form(
+        "webp",
+        "libwebp_anim",
+        16383,
+        "WebP",
+        {(8, False): "bgra", (8, True): "bgra"},
+        {"lossless": "1"},
+        {"loop": "0"},
+    ),
+}
+CLIP_KINDS = tuple(_FORMS)
+LOSSLESS = (".mkv", ".apng", ".webp")
+
+_SOURCES = {
+    (8, False): "rgb24",
+    (8, True): "rgba",
+    (16, False): "rgb48le",
+    (16, True): "rgba64le",
+}
+_AAC_RATES = (96000, 88200, 64000, 48000, 44100, 32000, 24000, 22050, 16000, 12000, 11025, 8000)
 
 
 class ClipWriter:
-    """A context manager: H.264 in MP4, BT.709, at `fps` frames per second.
+    """A context manager that writes what its name says, at `fps` frames per second.
 
-    Odd sizes, which the common 4:2:0 format cannot hold, are written as 4:4:4; `notes` says so
-    from the start. `comment` stands in the file's metadata. The file appears at `path` when the
-    body ends without an exception.
+    | name | what |
+    |---|---|
+    | ``.mp4`` | H.264, BT.709, with AAC; 8 bits |
+    | ``.mkv`` | FFV1 with FLAC: bit for bit what was given; 8 or 16 bits, alpha |
+    | ``.apng`` | bit for bit; 8 or 16 bits, alpha |
+    | ``.webp`` | lossless, or of a `quality` 1 to 100; 8 bits, alpha |
 
-    Raises `InputError` where the file cannot be written or the size is beyond what H.264 holds.
+    Odd sizes, which the common 4:2:0 format of H.264 cannot hold, are written as 4:4:4; `notes`
+    says so from the start. `sound` begins with the first frame, and ends with the last where it is
+    longer. `comment` stands in the file's metadata. Frames are encoded as they come and none is
+    kept. The file appears at `path` when the body ends without an exception.
+
+    Raises `InputError` where the file cannot be written or the size is beyond what its kind holds.
     """
 
     def __init__(
-        self, path: Path, width: int, height: int, fps: Fraction, *, comment: str = ""
+        self,
+        path: Path,
+        width: int,
+        height: int,
+        fps: Fraction,
+        *,
+        comment: str = "",
+        bits: int = 8,
+        alpha: bool = False,
+        quality: int | None = None,
+        sound: Sound | None = None,
     ) -> None:
         check_writable(path, CLIP_KINDS)
-        if not (0 < width <= _LARGEST and 0 < height <= _LARGEST):
+        self._form = form = _FORMS[path.suffix.lower()]
+        if not (0 < width <= form.largest and 0 < height <= form.largest):
             raise InputError(
-                f"Cannot write {path}: {width}x{height} is more than the {_LARGEST} pixels along "
-                "an axis that H.264 holds; write a folder of frames."
+                f"Cannot write {path}: {width}x{height} is more than the {form.largest} pixels "
+                f"along an axis that {form.holds} holds; write a folder of frames."
             )
+        if (bits, alpha) not in form.pixels:
+            what = f"{bits} bits a sample" if (bits, False) not in form.pixels else "alpha"
+            raise InputError(f"Cannot write {path}: it holds no {what}; write an .mkv or a folder.")
         self.path = path
         self.width = width
         self.height = height
         self.fps = Fraction(fps)
         self.comment = comment
         self.frames = 0
-        odd = width % 2 or height % 2
-        self._pixel_format = "yuv444p" if odd else "yuv420p"
-        self.notes: tuple[str, ...] = (
-            (f"wrote 4:4:4 colour for the odd size {width}x{height}; some players refuse it",)
-            if odd
-            else ()
-        )
+        self._bits, self._alpha, self._quality = bits, alpha, quality
+        self._pixel_format = form.pixels[bits, alpha]
+        notes = []
+        if self._pixel_format == "yuv420p" and (width % 2 or height % 2):
+            self._pixel_format = "yuv444p"
+            notes.append(
+                f"wrote 4:4:4 colour for the odd size {width}x{height}; some players refuse it"
+            )
+        if sound is not None and form.sound is None:
+            notes.append(f"left out the sound, which a {path.suffix.lower()} does not hold")
+            sound = None
+        if sound is not None and form.sound == "aac" and sound.rate not in _AAC_RATES:
+            notes.append(f"left out the sound: AAC has no {sound.rate} samples a second")
+            sound = None
+        self._sound = sound
+        self.notes: tuple[str, ...] = tuple(notes)
         self._scope = self._opened()
         self._container: Any = None
         self._stream: Any = None
+        self._track: SoundTrack | None = None
 
     def __enter__(self) -> ClipWriter:
         self._scope.__enter__()
         return self
 
     def write(self, frames: torch.Tensor) -> None:
-        """Append frames [n,3,H,W], uint8 or float in 0..1.
+        """Append frames [n,3,H,W], or [n,4,H,W] with alpha: uint8, uint16 or float in 0..1.
 
         Raises `JobFailed` on NaN or infinite values and on another shape.
         """
-        samples = to_bytes(frames, goal=self.path)
+        channels = (4,) if self._alpha else (3,)
+        samples = to_samples(frames, goal=self.path, channels=channels, bits=self._bits)
         height, width = samples.shape[2:]
         if (width, height) != (self.width, self.height):
             raise JobFailed(
@@ -80,6 +195,8 @@ class ClipWriter:
         for sample in samples:
             self._encode(self._frame(sample))
             self.frames += 1
+            if self._track is not None:
+                self._track.up_to(self.frames / self.fps)
 
     def __exit__(
         self,
@@ -91,18 +208,23 @@ class ClipWriter:
 
     @contextmanager
     def _opened(self) -> Iterator[None]:
+        form = self._form
         with whole_file(self.path) as temporary:
             self._container = av.open(
-                f"file:{temporary}", "w", format="mp4", options={"movflags": "+faststart"}
+                f"file:{temporary}", "w", format=form.name, options=dict(form.muxer)
             )
             try:
                 if self.comment:
                     self._container.metadata["comment"] = self.comment
                 self._stream = self._new_stream()
+                if self._sound is not None and form.sound is not None:
+                    self._track = SoundTrack(self._container, self._sound, form.sound)
                 yield
                 if not self.frames:
                     raise JobFailed(f"Nothing was written to {self.path}: no frame came.")
                 self._encode(None)
+                if self._track is not None:
+                    self._track.end()
                 self._container.close()
             except BaseException:
                 with suppress(av.error.FFmpegError):
@@ -110,24 +232,33 @@ class ClipWriter:
                 raise
 
     def _new_stream(self) -> Any:
-        stream = self._container.add_stream("libx264", rate=self.fps, options=_QUALITY)
+        options = dict(self._form.options)
+        if self._quality is not None:
+            options |= {"lossless": "0", "quality": str(self._quality)}
+        stream = self._container.add_stream(self._form.codec, rate=self.fps, options=options)
         stream.width, stream.height = self.width, self.height
         stream.pix_fmt = self._pixel_format
         context = stream.codec_context
-        context.colorspace = Colorspace.ITU709
-        context.color_primaries = ColorPrimaries.BT709
-        context.color_trc = ColorTrc.BT709
-        context.color_range = ColorRange.MPEG
+        context.thread_type = "AUTO"
+        if self._pixel_format.startswith("yuv"):
+            context.colorspace = Colorspace.ITU709
+            context.color_primaries = ColorPrimaries.BT709
+            context.color_trc = ColorTrc.BT709
+            context.color_range = ColorRange.MPEG
         return stream
 
     def _frame(self, sample: torch.Tensor) -> Any:
         array = np.ascontiguousarray(sample.permute(1, 2, 0).numpy())
-        frame = av.VideoFrame.from_ndarray(array, format="rgb24").reformat(
-            format=self._pixel_format,
-            dst_colorspace=Colorspace.ITU709,
-            dst_color_range=ColorRange.MPEG,
-            interpolation=EXACT,
-        )
+        frame = av.VideoFrame.from_ndarray(array, format=_SOURCES[self._bits, self._alpha])
+        if self._pixel_format.startswith("yuv"):
+            frame = frame.reformat(
+                format=self._pixel_format,
+                dst_colorspace=Colorspace.ITU709,
+                dst_color_range=ColorRange.MPEG,
+                interpolation=EXACT,
+            )
+        elif frame.format.name != self._pixel_format:
+            frame = frame.reformat(format=self._pixel_format, interpolation=EXACT)
         frame.pts, frame.time_base = self.frames, 1 / self.fps
         return frame
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+import threading
 from collections.abc import Generator, Iterator
 from contextlib import closing, contextmanager
 from fractions import Fraction
@@ -13,10 +14,10 @@ from typing import Any
 
 import av
 from av.stream import Disposition
-from av.video.reformatter import ColorTrc, Interpolation
+from av.video.reformatter import ColorTrc
 
 from tightfit.errors import InputError
-from tightfit.media.background import Colour, composite_bytes
+from tightfit.media.colours import Painter, has_alpha
 from tightfit.media.lengths import cut_off, is_cut_off
 from tightfit.media.shots import Pixels, Shot, Source
 from tightfit.media.turn import UPRIGHT, Turn, from_matrix
@@ -30,13 +31,6 @@ _PICTURE_BRANDS = {"heic", "heix", "mif1", "avif"}
 _HDR = {int(ColorTrc.SMPTE2084), int(ColorTrc.ARIB_STD_B67)}
 # From version 19 on, PyAV itself replaces what is no text in a film's titles and comments.
 _LENIENT = {} if int(av.__version__.partition(".")[0]) >= 19 else {"metadata_errors": "replace"}
-# Without these flags swscale is off by up to two steps, and differs between processors.
-EXACT = int(
-    Interpolation.BICUBIC
-    | Interpolation.ACCURATE_RND
-    | Interpolation.FULL_CHR_H_INT
-    | Interpolation.BITEXACT
-)
 
 
 @contextmanager
@@ -101,14 +95,10 @@ def _hides_alpha(stream: Any) -> bool:
 
 def _source(container: Any, stream: Any, first: Any, frames: Iterator[Any], path: Path) -> Source:
     turn, notes = _turn(first)
-    if any(part.bits > 8 for part in first.format.components):
-        notes.append("read more than 8 bits a sample as 8")
     if first.color_trc in _HDR:
         notes.append("read HDR colours without tone mapping")
     if stream.sample_aspect_ratio not in (None, 0, 1):
         notes.append(f"left pixels of shape {stream.sample_aspect_ratio} as they are stored")
-    if container.streams.audio:
-        notes.append("left out the sound")
     width, height = turn.size(first.width, first.height)
     rates = (stream.average_rate, stream.guessed_rate, stream.base_rate)
     return Source(
@@ -117,10 +107,11 @@ def _source(container: Any, stream: Any, first: Any, frames: Iterator[Any], path
         frames=stream.frames or None,
         rates=tuple(dict.fromkeys(rate for rate in rates if rate)),
         grain=stream.time_base,
-        has_alpha=_has_alpha(first),
+        has_alpha=has_alpha(first),
         has_sound=bool(container.streams.audio),
         shots=partial(_shots, chain([first], frames), turn, path),
         notes=tuple(notes),
+        origin=Fraction() if first.pts is None else first.pts * first.time_base,
     )
 
 
@@ -134,11 +125,8 @@ def _turn(frame: Any) -> tuple[Turn, list[str]]:
     return turn, []
 
 
-def _has_alpha(frame: Any) -> bool:
-    return any(part.is_alpha for part in frame.format.components)
-
-
-def _shots(frames: Iterator[Any], turn: Turn, path: Path, background: Colour) -> Iterator[Shot]:
+def _shots(frames: Iterator[Any], turn: Turn, path: Path) -> Iterator[Shot]:
+    painters = threading.local()
     first = origin = None
     time = length = Fraction()
     count = 0
@@ -163,15 +151,19 @@ def _shots(frames: Iterator[Any], turn: Turn, path: Path, background: Colour) ->
             origin = stamp - time if origin is None else origin
             time = stamp - origin
         length = (frame.duration or 0) * frame.time_base
-        yield Shot(time, length or None, partial(_pixels, frame, turn, background))
+        yield Shot(time, length or None, partial(_pixels, frame, turn, painters, path))
         count += 1
     if is_cut_off(path):
         raise cut_off(path, count)
 
 
-def _pixels(frame: Any, turn: Turn, background: Colour) -> Pixels:
-    if not _has_alpha(frame):
-        rgb: Pixels = frame.to_ndarray(format="rgb24", interpolation=EXACT)
-        return turn.apply(rgb)
-    rgba = frame.to_ndarray(format="rgba", interpolation=EXACT)
-    return turn.apply(composite_bytes(rgba, background))
+def _pixels(frame: Any, turn: Turn, painters: threading.local, path: Path) -> Pixels:
+    if not hasattr(painters, "own"):
+        painters.own = Painter()
+    try:
+        return turn.apply(painters.own.paint(frame))
+    except av.error.FFmpegError as error:
+        raise InputError(
+            f"Cannot read {path}: nothing converts its colours ({frame.format.name}, matrix "
+            f"{frame.colorspace}) to RGB; convert it to BT.709 first."
+        ) from error

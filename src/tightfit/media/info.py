@@ -9,11 +9,13 @@ from typing import Literal
 
 from PIL import UnidentifiedImageError
 
+from tightfit.errors import InputError
 from tightfit.media import still
 from tightfit.media.animation import animation
 from tightfit.media.files import check_readable
 from tightfit.media.frame_folder import frame_paths
 from tightfit.media.shots import Source
+from tightfit.media.sound import has_sound_alone
 
 
 @dataclass(frozen=True)
@@ -21,12 +23,12 @@ class MediaInfo:
     """What the header says.
 
     Attributes:
-        width, height: upright, in pixels.
+        width, height: upright, in pixels; 0 of sound.
         frames: 1 for a picture; None where only decoding would tell.
         fps: the header's rate, which varies within some clips; None where it says nothing.
     """
 
-    kind: Literal["picture", "clip"]
+    kind: Literal["picture", "clip", "sound"]
     width: int
     height: int
     frames: int | None
@@ -53,8 +55,13 @@ def probe(path: Path) -> MediaInfo:
     except UnidentifiedImageError:
         from tightfit.media.film import open_film  # PyAV: a tensor or a still needs none
 
-        with open_film(path) as source:
-            return _of_clip(source)
+        try:
+            with open_film(path) as source:
+                return _of_clip(source)
+        except InputError:
+            if has_sound_alone(path):
+                return MediaInfo("sound", 0, 0, None, None, False, True)
+            raise
 
 
 def _of_clip(source: Source) -> MediaInfo:

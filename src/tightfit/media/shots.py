@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from typing import Any
 
-import numpy as np
 import numpy.typing as npt
 
-from tightfit.media.background import Colour
-
-Pixels = npt.NDArray[np.uint8]
+Pixels = npt.NDArray[Any]
+"""Samples [H,W,C]: uint8 in 0..255 or uint16 in 0..65535."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -21,7 +20,8 @@ class Shot:
     Attributes:
         time: when it is shown, in seconds after the first frame.
         length: for how long, in seconds; None where the file does not say.
-        pixels: converts to upright RGB [H,W,3]; valid as long as the source is open.
+        pixels: converts to upright RGB [H,W,3] or, where there is transparency, RGBA [H,W,4] as
+            stored; in any thread, as long as the source is open.
     """
 
     time: Fraction
@@ -37,9 +37,11 @@ class Source:
         width, height: upright, in pixels.
         frames: how many, where the header says so.
         rates: frame rates that the header names, most trusted first.
+        origin: when the first frame is shown by the file's own clock, in seconds; its sound goes
+            by the same.
         grain: the step to which the file rounds its times, in seconds.
-        shots: the frames over a background colour, in order of showing. At the end it raises
-            `InputError` where the file is cut off or damaged; who stops earlier is not disturbed.
+        shots: the frames in order of showing. At the end it raises `InputError` where the file
+            is cut off or damaged; who stops earlier is not disturbed.
         notes: what a report must say about the reading.
     """
 
@@ -50,8 +52,9 @@ class Source:
     grain: Fraction
     has_alpha: bool
     has_sound: bool
-    shots: Callable[[Colour], Iterator[Shot]]
+    shots: Callable[[], Iterator[Shot]]
     notes: tuple[str, ...]
+    origin: Fraction = Fraction(0)
 
 
 def at_rate(shots: Iterable[Shot], fps: Fraction) -> Iterator[Shot]:

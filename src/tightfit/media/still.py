@@ -8,17 +8,24 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from PIL import Image, UnidentifiedImageError
+from PIL import Image, UnidentifiedImageError, features
 
 from tightfit.errors import InputError
 from tightfit.media import deep_png
-from tightfit.media.turn import Turn, from_exif
+from tightfit.media.tiff import TiffHeader
+from tightfit.media.turn import UPRIGHT, Turn, from_exif
 
-_FORMATS = ("PNG", "JPEG", "WEBP", "GIF")
-_MOVING = {"PNG", "WEBP", "GIF"}
+READ = ("PNG", "JPEG", "WebP", "GIF", "TIFF", *(("AVIF",) if features.check("avif") else ()))
+"""What is read, as people write it; AVIF depends on how Pillow was built."""
+KINDS = ", ".join(READ)
+
+_FORMATS = tuple(name.upper() for name in READ)
+_MOVING = {"PNG", "WEBP", "GIF", "AVIF"}
+_PRINT = {"CMYK"}
 _ORIENTATION = 0x0112
 DAMAGE = (OSError, SyntaxError, ValueError, IndexError, EOFError, struct.error)
 """What Pillow raises on damaged files: the first two by design, the others by accident."""
@@ -31,15 +38,19 @@ class Planes:
     Attributes:
         rgb: [H,W,3].
         alpha: [H,W,1]; None where the file has no transparency.
+        bits: a sample; 32 for floats.
+        notes: what a report must say about the reading.
     """
 
     rgb: npt.NDArray[np.float32]
     alpha: npt.NDArray[np.float32] | None
+    bits: int = 8
+    notes: tuple[str, ...] = ()
 
 
 @contextmanager
 def open_still(path: Path) -> Iterator[Image.Image]:
-    """Open a PNG, JPEG, WebP or GIF and read its header alone.
+    """Open a picture of the kinds in `READ` and read its header alone.
 
     Raises `InputError` on damage, here and in the body; `UnidentifiedImageError` where the file
     is of another kind.
@@ -81,6 +92,8 @@ def has_alpha(image: Image.Image) -> bool:
 
 def turn_of(image: Image.Image, path: Path) -> Turn:
     """How to set the picture upright, by its EXIF orientation; decodes no pixels."""
+    if image.format == "TIFF":
+        return UPRIGHT  # as Pillow gives its size and its pixels
     if image.format == "PNG" and "exif" not in image.info:
         late = deep_png.chunk(path, b"eXIf")
         if late is not None:
@@ -90,19 +103,63 @@ def turn_of(image: Image.Image, path: Path) -> Turn:
 
 
 def read_planes(image: Image.Image, path: Path) -> Planes:
-    """Decode the current frame of `image` in full: 16-bit PNGs at 16 bits, the rest at 8."""
+    """Decode the current frame of `image` in full: PNG and TIFF at their own depth, the rest at 8.
+
+    Raises `InputError` on samples that nothing says the meaning of.
+    """
+    header = TiffHeader(image) if image.format == "TIFF" else None
+    profile = image.info.get("icc_profile")
     image.load()
+    notes = _about_colours(image.mode, profile)
     if image.format == "PNG" and deep_png.is_deep(path):
-        return _split(deep_png.read(path), top=65535)
-    return _split(np.asarray(image.convert("RGBA" if has_alpha(image) else "RGB")), top=255)
+        return _split(deep_png.read(path), top=65535, notes=notes)
+    deep = None if header is None else header.samples(image, path)
+    if deep is not None:
+        samples, top, more = deep
+        return _split(samples, top=top, notes=(*notes, *more), path=path)
+    try:
+        samples = np.asarray(image.convert("RGBA" if has_alpha(image) else "RGB"))
+    except ValueError as error:
+        raise InputError(
+            f"Cannot read {path}: its colours ({image.mode}) are not turned to RGB; convert it."
+        ) from error
+    return _split(samples, top=255, notes=notes)
 
 
-def _split(samples: npt.NDArray[np.integer], *, top: int) -> Planes:
-    """Samples [H,W,1..4] (grey, grey + alpha, RGB, RGBA) in 0..top as planes."""
+def _about_colours(mode: str, profile: bytes | None) -> tuple[str, ...]:
+    """What is said of print colours, and of a profile other than the usual one, which is not used.
+
+    A profile's description stands in it as text, ICC.1:2010, 9.2.41 and 10.13.
+    """
+    if mode in _PRINT:
+        return ("read print colours (CMYK) without a profile",)
+    if profile is None or b"sRGB" in profile or "sRGB".encode("utf-16-be") in profile:
+        return ()
+    return ("left out the picture's colour profile; colours are taken for sRGB",)
+
+
+def _split(
+    samples: npt.NDArray[Any], *, top: int | None, notes: tuple[str, ...], path: Path | None = None
+) -> Planes:
+    """Samples [H,W,1..4] (grey, grey + alpha, RGB, RGBA) in 0..top as planes; floats as they are.
+
+    Floats beyond 0..1 are clamped, which is said.
+    """
     channels = samples.shape[2]
-    values = samples.astype(np.float32) / np.float32(top)
+    if top is None:
+        values = samples.astype(np.float32)
+        if not np.isfinite(values).all():
+            raise InputError(f"Cannot read {path}: it holds NaN or infinite values.")
+        low, high = float(values.min()), float(values.max())
+        if low < 0 or high > 1:
+            values = values.clip(0, 1)
+            notes = (*notes, f"clamped floats of {low:.3g} to {high:.3g} to 0..1")
+    else:
+        values = samples.astype(np.float32) / np.float32(top)
     colour = values[:, :, : channels - 1] if channels % 2 == 0 else values
     return Planes(
         rgb=np.repeat(colour, 3, axis=2) if colour.shape[2] == 1 else colour,
         alpha=values[:, :, -1:] if channels % 2 == 0 else None,
+        bits=32 if top is None else max(8, top.bit_length()),
+        notes=notes,
     )

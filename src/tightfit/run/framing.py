@@ -9,6 +9,8 @@ import torch
 from tightfit.errors import UsageError
 from tightfit.run.vae import Traits
 
+_TOPS = {torch.uint8: 255, torch.uint16: 65535}
+
 
 @dataclass(frozen=True)
 class Padding:
@@ -38,7 +40,7 @@ class Padding:
 def to_source(
     frames: torch.Tensor, traits: Traits, *, trim: bool = False
 ) -> tuple[torch.Tensor, Padding]:
-    """Frames [T,3,H,W] (float 0..1 or uint8) as a batch for a VAE, padded to sizes it takes.
+    """Frames [T,3,H,W] (float 0..1 or integers) as a batch for a VAE, padded to sizes it takes.
 
     A VAE of clips gets [1,3,T',H',W']; a VAE of pictures gets each frame as an item, [T,3,H',W'].
     Padding repeats the last frame, row and column; with `trim`, surplus frames at the end are
@@ -58,7 +60,8 @@ def to_source(
         right=target[-1] - width,
         dropped=count - kept,
     )
-    x = frames[:kept].float() / 255 if frames.dtype == torch.uint8 else frames[:kept].float()
+    top = _TOPS.get(frames.dtype)
+    x = frames[:kept].float() if top is None else frames[:kept].float() / top
     x = torch.nn.functional.pad(x, (0, padding.right, 0, padding.bottom), mode="replicate")
     if padding.frames:
         x = torch.cat([x, x[-1:].expand(padding.frames, -1, -1, -1)])

@@ -33,6 +33,7 @@ class Traits:
             measured when it is needed.
         scale, shift: pipelines use ``(latent - shift) * scale``, per channel or one for all.
         low, high: the range of samples.
+        rate: samples a second, of sound, where the network was made for one.
     """
 
     name: str
@@ -48,6 +49,7 @@ class Traits:
     shift: tuple[float, ...] = ()
     low: float = -1.0
     high: float = 1.0
+    rate: int | None = None
 
     @property
     def tiles_time(self) -> bool:

@@ -76,11 +76,15 @@ ARCHITECTURES = {
     "qwen-image-vae": Architecture("AutoencoderKLQwenImage"),
     "hunyuan-video-vae": Architecture("AutoencoderKLHunyuanVideo"),
     "ltx-video-vae": Architecture("AutoencoderKLLTXVideo"),
+    "stable-audio-vae": Architecture("AutoencoderOobleck"),
     "wan2.1-vae-mini": Architecture("AutoencoderKLWan", {"base_dim": 8}),
     "flux-vae-mini": Architecture("AutoencoderKL", {**_FLUX, **_MINI}),
     "flux.2-vae-mini": Architecture("AutoencoderKLFlux2", _MINI),
     "sdxl-vae-mini": Architecture("AutoencoderKL", {**_SDXL, **_MINI}),
     "qwen-image-vae-mini": Architecture("AutoencoderKLQwenImage", {"base_dim": 8}),
+    "stable-audio-vae-mini": Architecture(
+        "AutoencoderOobleck", {"encoder_hidden_size": 8, "decoder_channels": 8}
+    ),
 }
 
 # Of one pipeline each, and told from their next of kin by no weight: parts, but no names of VAEs.

@@ -24,7 +24,7 @@ from tightfit.api.generation.timeline import DENOISE, Timeline, stage_of
 from tightfit.api.result import Frames
 from tightfit.api.sharing.pipelines import FittedPipeline
 from tightfit.errors import Cancelled, JobFailed, MemoryShortage, TightfitError
-from tightfit.media.picture import read_text
+from tightfit.media.picture_writer import read_text
 from tightfit.plan.batch import MOST_AT_ONCE
 from tightfit.run.ladder import Attempt, Keepsakes, empty_frames
 from tightfit.run.ladder.once import once

@@ -8,7 +8,8 @@ from typing import Any
 import torch
 
 from tightfit.errors import UsageError
-from tightfit.media.picture import read_picture, to_pillow
+from tightfit.media.picture import read_picture
+from tightfit.media.picture_writer import to_pillow
 from tightfit.media.samples import to_bytes
 
 

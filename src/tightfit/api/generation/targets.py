@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from fractions import Fraction
 from pathlib import Path
 
 from tightfit.api.result import Frames
 from tightfit.errors import UsageError
-from tightfit.media.clip_writer import CLIP_KINDS, ClipWriter
-from tightfit.media.files import FOLDER, check_writable
-from tightfit.media.frame_folder import FrameFolderWriter
-from tightfit.media.gif_writer import GIF_KINDS, GifWriter
-from tightfit.media.picture import PICTURE_KINDS, write_picture
+from tightfit.media.files import check_writable
+from tightfit.media.outputs import CLIP_KINDS, Terms, check_frames, open_frames
+from tightfit.media.picture_writer import PICTURE_KINDS
 
-_RATE = Fraction(24)
 _CHUNK = 16
 
 
@@ -28,9 +24,10 @@ def check_target(out: Path, *, clips: bool, frames: int | None) -> None:
     if not clips:
         check_writable(out, PICTURE_KINDS)
         return
-    if frames != 1 and out.suffix.lower() in PICTURE_KINDS:
+    kind = out.suffix.lower()
+    if frames != 1 and kind in PICTURE_KINDS and kind not in CLIP_KINDS:
         raise UsageError(f"A clip is made, and {out} is one picture: give an .mp4 or a folder.")
-    check_writable(out, (*PICTURE_KINDS, *CLIP_KINDS, *GIF_KINDS, FOLDER))
+    check_frames(out, Terms(), frames=frames, what="the clip")
 
 
 def names(out: Path, count: int, *, item: int | None = None) -> tuple[Path, ...]:
@@ -45,25 +42,16 @@ def write(out: Path, frames: Frames, settings: Mapping[str, str]) -> tuple[str, 
 
     Returns what had to be done to the picture for it.
     """
-    suffix = out.suffix.lower()
-    if suffix in PICTURE_KINDS:
-        write_picture(out, frames.pixels[0], text=settings)
-        return ()
     count, _, height, width = frames.pixels.shape
-    rate = frames.fps or _RATE
-    writer: ClipWriter | GifWriter | FrameFolderWriter
-    if suffix in CLIP_KINDS:
-        writer = ClipWriter(out, width, height, rate, comment=as_comment(settings))
-    elif suffix in GIF_KINDS:
-        writer = GifWriter(out, rate, comment=as_comment(settings))
-    else:
-        writer = FrameFolderWriter(out)
-    with writer:
+    with open_frames(
+        out,
+        width=width,
+        height=height,
+        frames=count,
+        fps=frames.fps,
+        sound=frames.sound,
+        terms=Terms(text=tuple(settings.items())),
+    ) as writer:
         for start in range(0, count, _CHUNK):
             writer.write(frames.pixels[start : start + _CHUNK])
     return writer.notes
-
-
-def as_comment(settings: Mapping[str, str]) -> str:
-    """A line for each."""
-    return "\n".join(f"{name}: {value}" for name, value in settings.items())
