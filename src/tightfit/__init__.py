@@ -26,6 +26,7 @@ if TYPE_CHECKING:
         tiled,
         unfit,
         unpack,
+        verify,
     )
 
 __all__ = [
@@ -49,6 +50,7 @@ __all__ = [
     "tiled",
     "unfit",
     "unpack",
+    "verify",
 ]
 __version__ = "0.1.0"
 

@@ -27,6 +27,7 @@ PUBLIC = [
     "tiled",
     "unfit",
     "unpack",
+    "verify",
 ]
 
 

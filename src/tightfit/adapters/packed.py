@@ -16,8 +16,9 @@ import torch
 from torch import nn
 
 from tightfit.errors import InputError
-from tightfit.place.packing.packed_file import DTYPES, PackedFile
+from tightfit.place.packing.packed_file import DTYPES
 from tightfit.place.packing.stored_files import StoredFiles
+from tightfit.weigh.files.headers import read_header
 from tightfit.weigh.files.packed_file import is_packed
 from tightfit.weigh.files.safetensors_layout import read_layout
 from tightfit.weigh.files.tensor_header import TensorHeader
@@ -25,6 +26,8 @@ from tightfit.weigh.files.tensor_header import TensorHeader
 
 def packed_headers(path: Path) -> Mapping[str, TensorHeader] | None:
     """Of the tensors that were packed in the file or folder at `path`; None if nothing is packed.
+
+    Pickles that are allowed count as packed: here only their tensors are read.
 
     Raises `InputError` where it says that it is packed, and is damaged or of a later version.
     """
@@ -48,8 +51,7 @@ def packed_tensors(path: Path, *, prefix: str = "") -> dict[str, torch.Tensor]:
 
 def packed_dtype(path: Path) -> torch.dtype | None:
     """Of the first floating tensor by name in the packed file at `path`, as it was before."""
-    with _said_of_loading():
-        types = {each.name: each.dtype for each in PackedFile(path).original.entries}
+    types = {name: each.dtype for name, each in (packed_headers(path) or {}).items()}
     found = (DTYPES[types[name]] for name in sorted(types) if types[name] in DTYPES)
     return next((dtype for dtype in found if dtype.is_floating_point), None)
 
@@ -114,7 +116,10 @@ def _says_so(path: Path) -> bool:
                 return True
         except InputError:
             continue
-    return False
+    try:
+        return read_header(path).format == "pickle"
+    except InputError:
+        return False
 
 
 def _kept_in_float32(cls: Any, name: str) -> bool:

@@ -25,6 +25,9 @@ from tightfit.adapters.packed import (
 from tightfit.adapters.traits import SUPPORTED, traits_of
 from tightfit.errors import InputError, UsageError
 from tightfit.run.vae import Traits, Vae
+from tightfit.weigh.files.hash_lists import known_hash
+from tightfit.weigh.files.headers import read_header
+from tightfit.weigh.files.tensor_header import Header
 
 _HUB = re.compile(r"[\w.-]+/[\w.-]+")
 _SEED = 0
@@ -148,7 +151,7 @@ def stored_dtype(source: Source) -> torch.dtype:
 
     if source.path is None:
         return torch.float32
-    files = [source.path] if source.path.is_file() else _weight_files(source.path)
+    files = _files_of(source.path)
     if not files:
         return torch.float32
     if packed_headers(files[0]) is not None:
@@ -161,9 +164,19 @@ def stored_dtype(source: Source) -> torch.dtype:
     return torch.float32
 
 
-def _weight_files(folder: Path) -> list[Path]:
+def known_hashes(source: Source) -> dict[str, str]:
+    """Of the files of `source`, as lists beside them or a hub's cache tell; none is hashed."""
+    files = [] if source.path is None else _files_of(source.path)
+    known = {str(file): known_hash(file) for file in files}
+    return {file: told for file, told in known.items() if told is not None}
+
+
+def _files_of(path: Path) -> list[Path]:
     """Weights that a loader takes by default come first, variants (``….fp16.…``) after them."""
-    return sorted(folder.glob("*.safetensors"), key=lambda path: ("." in path.stem, path.name))
+    if path.is_file():
+        return [path]
+    found = sorted(path.glob("*.safetensors"), key=lambda each: ("." in each.stem, each.name))
+    return found or list(read_header(path).files)
 
 
 def parse_dtype(name: str) -> torch.dtype | None:
@@ -252,6 +265,7 @@ def _folder(spec: str, path: Path) -> Source:
         except (OSError, ValueError):
             raise InputError(f"VAE `{spec}`: {config} is not readable JSON.") from None
         if isinstance(content, dict) and "_class_name" in content:
+            _checked(folder)
             return _described(spec, str(content["_class_name"]), folder, None, content)
     raise InputError(f"VAE `{spec}` is a folder without a diffusers config.json of a VAE.")
 
@@ -325,20 +339,22 @@ def _class(name: str) -> Any:
 
 
 def _header(path: Path) -> dict[str, tuple[int, ...]]:
-    """Names and shapes in a safetensors file, packed or not. Raises `InputError` if it is none."""
-    from safetensors import SafetensorError, safe_open
+    """Names and shapes in a safetensors file, packed or not, or in a pickle that is allowed.
 
-    packed = packed_headers(path)
-    if packed is not None:
-        return {name: each.shape for name, each in packed.items()}
+    Raises `InputError` if it is none, or its size is not what its header says.
+    """
+    header = _checked(path)
+    if header.format == "gguf":
+        raise InputError(f"VAE `{path}` is a GGUF file: a VAE is loaded from safetensors.")
+    return {each.name: each.shape for each in header.tensors}
+
+
+def _checked(path: Path) -> Header:
+    """The header of a file, or of the weights in a folder, against their real size."""
     try:
-        with safe_open(path, framework="pt") as file:
-            return {
-                key: tuple(file.get_slice(key).get_shape())
-                for key in file.keys()  # noqa: SIM118 (it is no dict)
-            }
-    except (SafetensorError, OSError) as error:
-        raise InputError(f"VAE `{path}` is not a readable safetensors file: {error}.") from None
+        return read_header(path)
+    except InputError as error:
+        raise InputError(str(error).replace("Cannot weigh", "Cannot load", 1)) from None
 
 
 def _shapes_of(class_name: str, arguments: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from tightfit.api.result import Frames, Result
     from tightfit.api.sharing.session import Session
     from tightfit.api.tiling import tiled
+    from tightfit.api.verifying import verify
     from tightfit.api.work import Watching
     from tightfit.plan.plan import Plan
 
@@ -40,6 +41,7 @@ __all__ = [
     "tiled",
     "unfit",
     "unpack",
+    "verify",
 ]
 
 _HOMES = {
@@ -63,6 +65,7 @@ _HOMES = {
     "tiled": "api.tiling",
     "unfit": "api.fits",
     "unpack": "api.packing.packing",
+    "verify": "api.verifying",
 }
 
 

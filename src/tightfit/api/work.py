@@ -16,6 +16,7 @@ from tightfit.adapters import (
     adapt,
     fetch_vae,
     find_vae,
+    known_hashes,
     load_vae,
     outline_vae,
     stored_dtype,
@@ -82,6 +83,7 @@ class Chosen:
             else bool(self.source and self.source.random),
             "ratio": [self.traits.temporal, self.traits.spatial],
             "latent_channels": self.traits.latent_channels,
+            "files": {} if self.source is None else known_hashes(self.source),
         }
 
 

@@ -23,6 +23,7 @@ from tightfit.cli.pack import pack
 from tightfit.cli.plan import plan
 from tightfit.cli.report import report
 from tightfit.cli.rerun import rerun
+from tightfit.cli.verify import verify
 from tightfit.cli.watch import watch
 from tightfit.errors import Cancelled, TightfitError
 
@@ -44,6 +45,7 @@ app.command()(decode)
 app.command()(generate)
 app.command()(plan)
 app.command()(pack)
+app.command()(verify)
 app.command()(report)
 app.command()(rerun)
 app.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})(

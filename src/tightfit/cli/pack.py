@@ -38,7 +38,7 @@ def pack(
     from tightfit.cli import show
 
     work = api.unpack if unpack else api.pack
-    with _bar("unpack" if unpack else "pack", shown=not quiet) as progress:
+    with bar("unpack" if unpack else "pack", shown=not quiet) as progress:
         try:
             done = work(model, out, progress=progress)
         except KeyboardInterrupt as interrupt:  # typer would drop the note of what is kept
@@ -50,7 +50,7 @@ def pack(
 
 
 @contextmanager
-def _bar(title: str, *, shown: bool) -> Iterator[Callable[[str, int, int], None]]:
+def bar(title: str, *, shown: bool) -> Iterator[Callable[[str, int, int], None]]:
     """A progress bar in bytes while inside; yields what it is told by."""
     from rich.markup import escape
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn

@@ -8,7 +8,7 @@ from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from tightfit.media.latents import LatentFile, Stream
+    from tightfit.media.latents import FurtherLatent, LatentFile
 
 _LONGEST = 4300
 """Digits of a number: beyond that, Python itself refuses to read one."""
@@ -68,7 +68,7 @@ def from_text(text: Mapping[str, str]) -> dict[str, Any]:
     }
 
 
-def _stream(stream: Stream) -> dict[str, Any]:
+def _stream(stream: FurtherLatent) -> dict[str, Any]:
     values = {
         "vae": stream.vae,
         "vae_hash": stream.vae_hash,
@@ -81,7 +81,7 @@ def _stream(stream: Stream) -> dict[str, Any]:
 
 
 def _told(said: Mapping[str, Any]) -> dict[str, Any]:
-    """Arguments of a `Stream`."""
+    """Arguments of a `FurtherLatent`."""
     return {
         "vae": _text(said.get("vae")),
         "vae_hash": _text(said.get("vae_hash")),

@@ -33,7 +33,7 @@ _CLIP_AXES = 5
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Stream:
+class FurtherLatent:
     """A further latent of the same source, such as its sound.
 
     Attributes:
@@ -97,7 +97,7 @@ class LatentFile:
     background: Colour | None = None
     sound: torch.Tensor | None = None
     sound_rate: int | None = None
-    streams: Mapping[str, Stream] = field(default_factory=dict)
+    streams: Mapping[str, FurtherLatent] = field(default_factory=dict)
     mask: torch.Tensor | None = None
     batch_index: tuple[int, ...] | None = None
     source: Mapping[str, Any] = field(default_factory=dict)
@@ -235,7 +235,7 @@ def _file(path: Path, text: Mapping[str, str], tensors: Mapping[str, torch.Tenso
                 mask=tensors.get(_MASK),
                 sound=tensors.get(_SOUND),
                 streams={
-                    name: Stream(latent=latent, **streams.get(name, {}))
+                    name: FurtherLatent(latent=latent, **streams.get(name, {}))
                     for name, latent in latents.items()
                 },
                 **told,

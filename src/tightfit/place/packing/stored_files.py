@@ -13,6 +13,7 @@ from tightfit.errors import InputError
 from tightfit.place.packing.packed_file import PackedFile
 from tightfit.weigh.files.headers import read_header
 from tightfit.weigh.files.packed_file import is_packed
+from tightfit.weigh.files.pickles import pickled_tensors, read_pickle
 from tightfit.weigh.files.safetensors_header import read_safetensors
 from tightfit.weigh.files.safetensors_layout import read_layout
 from tightfit.weigh.files.tensor_header import TensorHeader
@@ -24,22 +25,29 @@ class StoredFiles:
     Attributes:
         files: that hold them.
         headers: of each tensor, as it was before it was packed.
-        packed: whether any of the files is.
+        packed: whether other loaders would not find these in them: one is packed, or is a pickle,
+            of which only tensors are read.
     """
 
     def __init__(self, path: Path, stack: ExitStack) -> None:
         """Read the headers; what is opened is closed with `stack`.
 
-        Raises `InputError` for what is no safetensors file, damaged or incomplete.
+        Raises `InputError` for what is no safetensors file (or a pickle that is allowed), damaged
+        or incomplete.
         """
         header = read_header(path)
-        if header.format != "safetensors":
+        if header.format == "gguf":
             raise InputError(f"{path} is {header.format}: weights are loaded from safetensors.")
         self.files = header.files
         self.headers: dict[str, TensorHeader] = {}
         self._opened: dict[str, Any] = {}
-        self.packed = False
+        self.packed = header.format == "pickle"
         for file in header.files:
+            if header.format == "pickle":
+                pickled = _Pickled(file)
+                self.headers |= read_pickle(file).by_name
+                self._opened |= dict.fromkeys(pickled.tensors, pickled)
+                continue
             packed = is_packed(read_layout(file).metadata)
             self.packed = self.packed or packed
             try:
@@ -64,3 +72,13 @@ class StoredFiles:
             return opened.tensor(name)
         found: torch.Tensor = opened.get_tensor(name)
         return found
+
+
+class _Pickled:
+    """The tensors of a pickle, in the words of safetensors."""
+
+    def __init__(self, path: Path) -> None:
+        self.tensors = pickled_tensors(path)
+
+    def get_tensor(self, name: str) -> torch.Tensor:
+        return self.tensors[name]

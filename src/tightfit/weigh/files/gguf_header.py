@@ -37,23 +37,50 @@ class _Placed:
     stored: int
 
 
+@dataclass(frozen=True)
+class _Listed:
+    placed: list[_Placed]
+    metadata: dict[str, str]
+    ties: dict[str, str]
+    start: int
+
+
 def read_gguf(path: Path) -> Header:
     """The header of the file at `path`; nothing behind it is read.
 
     Raises `InputError` where the file is cut, padded or damaged, and names block types that are not
     known before it looks at anything else.
     """
+    listed = _opened(path)
+    tensors = tuple(_tensor(one) for one in listed.placed if one.name not in listed.ties)
+    return Header(path, "gguf", tensors, listed.metadata, (path,), ties=listed.ties)
+
+
+def gguf_places(path: Path) -> tuple[int, dict[str, tuple[int, int]]]:
+    """Where the head of the file at `path` ends, and bytes [begin, end) of each tensor in it.
+
+    Raises as `read_gguf` does.
+    """
+    listed = _opened(path)
+    places = {
+        one.name: (listed.start + one.offset, listed.start + one.offset + one.stored)
+        for one in listed.placed
+    }
+    return listed.start, places
+
+
+def _opened(path: Path) -> _Listed:
     try:
         with path.open("rb", buffering=0) as file:
             size = os.fstat(file.fileno()).st_size
-            return _read(path, Reader(file, size))
+            return _read(Reader(file, size))
     except OSError as error:
         raise unreadable(path, f"{error.strerror or error}") from None
     except Damaged as error:
         raise unreadable(path, str(error)) from None
 
 
-def _read(path: Path, reader: Reader) -> Header:
+def _read(reader: Reader) -> _Listed:
     if reader.take(4) != MAGIC:
         raise Damaged("it does not begin with `GGUF`")
     version = reader.number(4)
@@ -73,9 +100,9 @@ def _read(path: Path, reader: Reader) -> Header:
         for name, shape, kind, offset in listed
     ]
     alignment = _alignment(metadata)
-    ties = _check(placed, alignment, start=_padded(reader.position, alignment), size=reader.size)
-    tensors = tuple(_tensor(one) for one in placed if one.name not in ties)
-    return Header(path, "gguf", tensors, metadata, (path,), ties=ties)
+    start = _padded(reader.position, alignment)
+    ties = _check(placed, alignment, start=start, size=reader.size)
+    return _Listed(placed, metadata, ties, start)
 
 
 def _metadata(reader: Reader, entries: int) -> Iterator[tuple[str, str]]:

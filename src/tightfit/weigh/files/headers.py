@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from tightfit.weigh.files.gguf_header import MAGIC, read_gguf
+from tightfit.weigh.files.pickles import KINDS, MAGICS, REFUSED, check_allowed, read_pickle
 from tightfit.weigh.files.safetensors_header import read_safetensors
 from tightfit.weigh.files.safetensors_layout import Layout, read_layout
 from tightfit.weigh.files.tensor_header import Header, TensorHeader, unreadable
@@ -22,11 +23,10 @@ __all__ = ["Header", "TensorHeader", "component_folders", "read_header", "safete
 _PIPELINE = "model_index.json"
 _CONFIG = "config.json"
 _INDEX = ".safetensors.index.json"
+_PICKLE_INDEX = ".bin.index.json"
 _FILE = ".safetensors"
 _USUAL = ("diffusion_pytorch_model", "model")
 """What diffusers and transformers call weights, without the ending."""
-_PICKLES = (".bin", ".ckpt", ".pt", ".pth")
-_PICKLE_MAGICS = (b"PK\x03\x04", b"\x80\x02", b"\x80\x03", b"\x80\x04")
 _POINTER = b"version https://git-lfs"
 _LONGEST_POINTER = 1024
 _WITHOUT_WEIGHTS = ("Scheduler", "Tokenizer", "Processor", "FeatureExtractor")
@@ -99,9 +99,11 @@ def _weights_of(path: Path) -> Path:
     shards = [name for name in files if name.endswith(_FILE)]
     if shards:
         raise unreadable(path, f"it has shards such as {shards[0]}, but no index of them")
-    pickles = [name for name in files if name.endswith(_PICKLES)]
+    pickles = [name for name in files if name.endswith(KINDS)]
     if pickles:
-        raise unreadable(path / pickles[0], _no_pickles())
+        check_allowed(path / pickles[0])
+        indices = [name for name in files if name.endswith(_PICKLE_INDEX)]
+        return path / (indices or pickles)[0]
     raise unreadable(path, "it holds no .safetensors and no .gguf file")
 
 
@@ -112,17 +114,28 @@ def safetensors_layout(path: Path) -> Layout:
     """
     if path.is_dir() or not path.exists():
         raise unreadable(path, "there is no such file")
-    if _is_gguf(path):
+    if is_gguf(path):
         raise unreadable(path, "it is a GGUF file, where a safetensors file is needed")
     return read_layout(path)
 
 
 def _single(path: Path) -> Header:
-    return read_gguf(path) if _is_gguf(path) else read_safetensors(path)
+    kind = _kind(path)
+    if kind == "pickle":
+        return read_pickle(path)
+    return read_gguf(path) if kind == "gguf" else read_safetensors(path)
 
 
-def _is_gguf(path: Path) -> bool:
+def is_gguf(path: Path) -> bool:
     """Whether it is one, or may be safetensors. Raises `InputError` for pointers and pickles."""
+    kind = _kind(path)
+    if kind == "pickle":
+        raise unreadable(path, REFUSED)
+    return kind == "gguf"
+
+
+def _kind(path: Path) -> str:
+    """``gguf``, ``pickle``, or what may be ``safetensors``. Raises `InputError` for pointers."""
     try:
         with path.open("rb", buffering=0) as file:
             start = file.read(_LONGEST_POINTER)
@@ -131,10 +144,10 @@ def _is_gguf(path: Path) -> bool:
     if start.startswith(_POINTER):
         raise unreadable(path, _pointer(start))
     if start.startswith(MAGIC):
-        return True
-    if path.name.endswith(_PICKLES) or start.startswith(_PICKLE_MAGICS):
-        raise unreadable(path, _no_pickles())
-    return False
+        return "gguf"
+    if path.name.endswith(KINDS) or start.startswith(MAGICS):
+        return "pickle"
+    return "safetensors"
 
 
 def _sharded(index: Path) -> Header:
@@ -206,7 +219,3 @@ def _pointer(text: bytes) -> str:
     size = lines.get("size", "")
     real = f" of {int(size):,} bytes" if size.isdecimal() else ""
     return f"it is a git-lfs pointer to a file{real} that was not fetched; run `git lfs pull`"
-
-
-def _no_pickles() -> str:
-    return "it is a pickle, which is code; only safetensors and GGUF are weighed, so convert it"
