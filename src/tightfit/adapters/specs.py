@@ -265,8 +265,9 @@ def _folder(spec: str, path: Path) -> Source:
         except (OSError, ValueError):
             raise InputError(f"VAE `{spec}`: {config} is not readable JSON.") from None
         if isinstance(content, dict) and "_class_name" in content:
-            _checked(folder)
-            return _described(spec, str(content["_class_name"]), folder, None, content)
+            found = _described(spec, str(content["_class_name"]), folder, None, content)
+            _checked(folder, f"VAE `{spec}` cannot be loaded")
+            return found
     raise InputError(f"VAE `{spec}` is a folder without a diffusers config.json of a VAE.")
 
 
@@ -343,18 +344,18 @@ def _header(path: Path) -> dict[str, tuple[int, ...]]:
 
     Raises `InputError` if it is none, or its size is not what its header says.
     """
-    header = _checked(path)
+    header = _checked(path, f"VAE `{path}` is not a readable checkpoint")
     if header.format == "gguf":
         raise InputError(f"VAE `{path}` is a GGUF file: a VAE is loaded from safetensors.")
     return {each.name: each.shape for each in header.tensors}
 
 
-def _checked(path: Path) -> Header:
+def _checked(path: Path, says: str) -> Header:
     """The header of a file, or of the weights in a folder, against their real size."""
     try:
         return read_header(path)
     except InputError as error:
-        raise InputError(str(error).replace("Cannot weigh", "Cannot load", 1)) from None
+        raise InputError(f"{says}: {str(error).removeprefix('Cannot weigh ')}") from None
 
 
 def _shapes_of(class_name: str, arguments: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
