@@ -16,6 +16,7 @@ from tightfit.plan.batch import MOST_AT_ONCE
 from tightfit.plan.strips.shares import STRIPS
 from tightfit.plan.tilesize import TileWish
 from tightfit.run.advice import advice
+from tightfit.run.boxes import Box
 from tightfit.run.cancel import Cancel
 from tightfit.run.estimate import Estimate, Estimator
 from tightfit.run.ladder import Ladder, Lessons, Rung, Stage, leaving_nothing
@@ -25,6 +26,7 @@ from tightfit.run.strips.way import StripWays
 from tightfit.run.vae import Direction, Vae
 from tightfit.units import format_bytes
 from tightfit.watch import Recorder
+from tightfit.watch.events import Tile
 from tightfit.weigh import weight_bytes
 from tightfit.weigh.calibration import Calibrations, Key
 from tightfit.weigh.workspace import CUDA, NONE
@@ -392,8 +394,8 @@ class Job:
         noise = torch.randn(mean.shape, generator=generator)
         return (mean + torch.exp(0.5 * log_variance) * noise).to(moments.dtype)
 
-    def _tell(self, rung: str, done: int, total: int) -> None:
-        self.recorder.event("tile", rung=rung, done=done, total=total)
+    def _tell(self, rung: str, done: int, total: int, box: Box | None = None) -> None:
+        self.recorder.tell(Tile(rung, done, total, box))
         if self.progress is not None:
             self.progress(rung, done, total)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
 
@@ -17,6 +17,7 @@ from tightfit.plan.tilesize import (
     smaller_tiles,
     wished_tile,
 )
+from tightfit.run.boxes import Box, Tell, tile_boxes
 from tightfit.run.ceiling import Outputs, ceiling_of
 from tightfit.run.cutting import Cutting
 from tightfit.run.estimate import Estimator
@@ -71,7 +72,7 @@ class VaeRungs:
     fine: bool
     wish: TileWish
     before_call: Callable[[], None]
-    progress: Progress
+    progress: Tell
     adjusted: list[str] = field(default_factory=list)
     probed: Seen | None = None
     exact_ways: Callable[[], Iterator[Rung[torch.Tensor]]] | None = None
@@ -284,7 +285,8 @@ class VaeRungs:
                 self.adjust(f"tiles made smaller than asked: {self.cutting.name(tile.sizes)}")
             self.adjust(*overlap_notes(tile, self.wish, self.cutting.axes))
             bound[:] = [None if exact else self._measured_error(tile, edges)]
-            pieces = self._pieces(self._ticker(name, total))
+            boxes = tile_boxes(grid, self.direction)
+            pieces = self._pieces(self._ticker(name, total, boxes))
             return run_tiled(pieces, self.source, grid=grid, channels=self.channels)
 
         def need() -> int | None:
@@ -349,12 +351,13 @@ class VaeRungs:
         """Say what was done otherwise than asked, once."""
         self.adjusted.extend(note for note in notes if note not in self.adjusted)
 
-    def _ticker(self, rung: str, total: int) -> Callable[[], None]:
+    def _ticker(self, rung: str, total: int, boxes: Sequence[Box] = ()) -> Callable[[], None]:
         done = 0
 
         def tick() -> None:
             nonlocal done
+            box = boxes[done % len(boxes)] if boxes else None
             done += 1
-            self.progress(rung, done, total)
+            self.progress(rung, done, total, box)
 
         return tick

@@ -74,6 +74,23 @@ def test_positions_that_are_told_are_taken() -> None:
     assert [(tile.left, tile.width) for tile in found.tiles] == [(0.0, 30.0), (10.0, 30.0)]
 
 
+def test_of_many_passes_over_the_picture_the_last_is_drawn() -> None:
+    """Two stages of a network in strips, the second in fewer; each piece of a clip in two parts."""
+    strips = [[0, 10 * n, 40, 10] for n in range(4)] + [[0, 20 * n, 40, 20] for n in range(2)]
+    clip = [[left, 0, 20, 40] for left in (0, 20) for _ in range(3)]
+    for boxes, layers, shown in ((strips, 2, strips[4:]), (clip, 3, clip[::3])):
+        events = [
+            event(n + 1.0, "tile", rung="strips", done=n + 1, total=len(boxes), box=box)
+            for n, box in enumerate(boxes)
+        ]
+        found = picture(of(events, header={"input": {"width": 40, "height": 40}}), None)
+        assert found is not None
+        assert found.layers == layers
+        drawn = [[each.left, each.top, each.width, each.height] for each in found.tiles]
+        assert drawn == shown
+        assert found.tiles[-1].stop == float(len(boxes))
+
+
 def test_of_two_goes_the_last_is_drawn() -> None:
     """A first one that failed halfway is not mixed with it."""
     first = [event(float(n), "tile", rung="tiles 64x64", done=n, total=9) for n in (1, 2, 3)]

@@ -44,11 +44,13 @@ class Picture:
     Attributes:
         rung: how it was cut.
         width, height: of the picture, in pixels.
-        tiles: in the order they were run; those of the first frames where a clip was cut in time.
+        tiles: in the order they were run; those of the last time where the picture was gone over
+            several times.
         total, done: how many there were to do, and were done.
         placed: where each is: as ``told`` by the trace, or worked out ``by size`` and number, or
             ``by number`` alone.
-        layers: how many times the picture was gone over, for the pieces of a clip.
+        layers: how many times the picture was gone over, for the pieces of a clip, the stages of
+            a network that is run in strips, or the items of a batch.
     """
 
     rung: str
@@ -71,7 +73,6 @@ def picture(trace: Trace, memory: Curve | None) -> Picture | None:
     ours = [event for event in events if text(event, "rung") == rung]
     ours = ours[-_of_one_go(ours) :]
     total = max(whole(ours[-1], "total") or 0, len(ours))
-    boxes, layers, placed = _boxes(ours, rung, trace, (width, height), total)
     if total > _MOST_IN_ALL:
         return None
     began = [
@@ -80,8 +81,15 @@ def picture(trace: Trace, memory: Curve | None) -> Picture | None:
         if event["event"] == "attempt" and at(event) <= at(ours[0])
     ]
     times = [began[-1] if began else at(ours[0]), *(at(event) for event in ours)]
+    told = [box for event in ours if (box := _told(event)) is not None]
+    if len(told) == len(ours):
+        parts, layers = _last_layer(list(zip(told, times, times[1:], strict=False)))
+        placed = "told"
+    else:
+        boxes, layers, placed = _boxes(rung, trace, (width, height), total)
+        parts = list(zip(boxes, times, times[1:], strict=False))
     tiles = []
-    for number, (box, start, stop) in enumerate(zip(boxes, times, times[1:], strict=False), 1):
+    for number, (box, start, stop) in enumerate(parts, 1):
         seen = memory.within(start, stop) if memory is not None else None
         tiles.append(Tile(number, *box, start, stop, None if seen is None else seen[1]))
     return Picture(rung, width, height, tuple(tiles[:MOST_TILES]), total, len(ours), placed, layers)
@@ -114,13 +122,35 @@ def _extent(trace: Trace) -> tuple[int | None, int | None]:
 Box = tuple[float, float, float, float]
 
 
+Part = tuple[Box, float, float]
+"""Where a piece is, and from when to when it was run."""
+
+
+def _last_layer(parts: list[Part]) -> tuple[list[Part], int]:
+    """The pieces of the last time that the picture was gone over, and how often it was.
+
+    Pieces of one place that follow each other, as those of a clip do, are one.
+    """
+    passes: list[list[Part]] = []
+    most = alike = 1
+    for part in parts:
+        last = passes[-1][-1] if passes else None
+        if last is not None and last[0] == part[0]:
+            passes[-1][-1] = (last[0], last[1], part[2])
+            alike += 1
+            most = max(most, alike)
+            continue
+        alike = 1
+        if last is None or part[0][:2] == parts[0][0][:2]:
+            passes.append([])
+        passes[-1].append(part)
+    return passes[-1], most * len(passes)
+
+
 def _boxes(
-    events: Sequence[Event], rung: str, trace: Trace, extent: tuple[int, int], total: int
+    rung: str, trace: Trace, extent: tuple[int, int], total: int
 ) -> tuple[list[Box], int, str]:
     """Left, top, width, height of each; how many layers; how that is known."""
-    told = [_told(event) for event in events]
-    if all(box is not None for box in told):
-        return [box for box in told if box is not None], 1, "told"
     width, height = extent
     size = _size(rung, trace)
     if size is None:

@@ -16,6 +16,7 @@ from tightfit.place.strips.arena import HostArena
 from tightfit.plan.strips.layout import Layout
 from tightfit.plan.strips.shares import ALONE, MOST, SHARES, laid, name_of, taken
 from tightfit.plan.tiles import Span
+from tightfit.run.boxes import Box, Tell, strip_boxes
 from tightfit.run.ceiling import ceiling_of
 from tightfit.run.ladder import Rung
 from tightfit.run.overflow import is_half, redone_in, widened
@@ -55,7 +56,7 @@ class StripWays:
     room: Callable[[], int]
     to_host: Callable[[], int]
     before_call: Callable[[], None]
-    progress: Callable[[str, int, int], None]
+    progress: Tell
     say: Callable[[str], None]
     evict: Callable[[], int] | None = None
     host_bytes: int | None = None
@@ -144,11 +145,13 @@ class StripWays:
     ) -> list[torch.Tensor]:
         self.host_bytes = layout.host_bytes
         done, total = 0, len(items) * sum(len(each.strips) for each in layout.stages)
+        boxes = self._boxes(layout, strips)
 
         def tick() -> None:
             nonlocal done
+            box = boxes[done % len(boxes)] if boxes else None
             done += 1
-            self.progress(way.name, done, total)
+            self.progress(way.name, done, total, box)
 
         with HostArena(max(1, layout.host_bytes), self.card, ahead=True) as arena:
             lanes = Lanes(compute_of(self.card), open_lane(self.card), open_lane(self.card))
@@ -158,6 +161,14 @@ class StripWays:
                 self.before_call, tick,
             )  # fmt: skip
             return [runner.run(item.contiguous()) for item in items]
+
+    def _boxes(self, layout: Layout, strips: Strips) -> tuple[Box, ...]:
+        """Where the strips of one item lie in the picture."""
+        program, shape = strips.program, self.source().shape
+        ratio = 1 if self.direction == "encode" else self.vae.traits.spatial
+        axis = len(shape) - program.axes[program.network.given]
+        picture = [size * ratio for size in shape[2:][-2:]]
+        return strip_boxes(layout, axis=axis, picture=picture)
 
     def _redone(self, way: _Way, item: torch.Tensor, made: torch.Tensor) -> torch.Tensor:
         """One item in float32. Where there is no room for that, it is a try that ran out of it."""
