@@ -31,7 +31,7 @@ _PADS = ("repeat", "trim")
 def encode(
     source: str | Path | torch.Tensor,
     *,
-    vae: str | nn.Module | Vae,
+    vae: str | nn.Module | Vae | Chosen,
     card: str | Card | None = None,
     vram: str | int | None = None,
     reserve: str | int | None = None,
@@ -59,7 +59,7 @@ def encode(
     Args:
         source: a path or a host tensor.
         vae: a SPEC (``random:NAME``, ``mini:NAME``, folder, file, hub id), a VAE module of
-            diffusers, or a `Vae`.
+            diffusers, a `Vae`, or one that several jobs share.
         card, vram, reserve, tile, overlap: the memory options; sizes as text or bytes.
         dtype: ``auto`` is what the weights are stored in.
         estimate: ask the planner before each rung; else every rung is tried.
@@ -130,7 +130,7 @@ def encode(
 def decode(
     latent: str | Path | LatentFile | torch.Tensor,
     *,
-    vae: str | nn.Module | Vae,
+    vae: str | nn.Module | Vae | Chosen,
     card: str | Card | None = None,
     vram: str | int | None = None,
     reserve: str | int | None = None,

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import torch
@@ -56,20 +56,52 @@ class Watching:
 
 @dataclass(frozen=True)
 class Chosen:
-    """The VAE that was asked for: ready, or still a source."""
+    """The VAE that was asked for: ready, or still a source.
+
+    Attributes:
+        traits: what its shapes mean.
+        source: of one that is not loaded.
+        ready: one that is.
+        kept: by dtype, what was loaded of `source`, and its outline, where several jobs share
+            them; None where each job loads its own.
+    """
 
     traits: Traits
     source: Source | None = None
     ready: Vae | None = None
+    kept: dict[tuple[str, torch.dtype], Vae | None] | None = None
 
     @classmethod
-    def of(cls, vae: str | nn.Module | Vae) -> Chosen:
+    def of(cls, vae: str | nn.Module | Vae | Chosen) -> Chosen:
         """Find out what a SPEC is, or wrap what was given; no weights are read."""
+        if isinstance(vae, Chosen):
+            return vae
         if isinstance(vae, str):
             source = find_vae(vae)
             return cls(source.traits, source=source)
         ready = vae if isinstance(vae, Vae) else adapt(vae)
         return cls(ready.traits, ready=ready)
+
+    def shared(self) -> Chosen:
+        """The same, for several jobs: it is loaded once."""
+        return replace(self, kept={})
+
+    def outline(self, source: Source, dtype: torch.dtype) -> Vae | None:
+        """Of `source`, which is that of this VAE, fetched."""
+        return self._once(("outline", dtype), lambda: outline_vae(source, dtype=dtype))
+
+    def load(self, source: Source, dtype: torch.dtype) -> Vae:
+        """The same, with weights."""
+        loaded = self._once(("loaded", dtype), lambda: load_vae(source, dtype=dtype))
+        assert loaded is not None
+        return loaded
+
+    def _once(self, key: tuple[str, torch.dtype], make: Callable[[], Vae | None]) -> Vae | None:
+        if self.kept is None:
+            return make()
+        if key not in self.kept:
+            self.kept[key] = make()
+        return self.kept[key]
 
     def about(self, loaded: Vae | None) -> dict[str, Any]:
         """The report's `model`."""
@@ -172,7 +204,7 @@ class Work:
         )
         if note is not None:
             self.adjusted.append(note)
-        outline = outline_vae(source, dtype=dtype)
+        outline = self.chosen.outline(source, dtype)
         if outline is not None:
             preflight(
                 outline,
@@ -182,7 +214,7 @@ class Work:
                 tuple(values.shape),
                 calibrations=calibrations,
             )
-        return load_vae(source, dtype=dtype)
+        return self.chosen.load(source, dtype)
 
     def _same_bits(self, outcome: Outcome) -> bool:
         """Whether the result is that of a whole run, bit for bit.
