@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tightfit.plan.size import Size
 from tightfit.units import GIB, parse_bytes
 
 RESIDENT, OURS = "resident", "tightfit"
 MODEL, GROUP, MMGP = "model-offload", "group-offload", "mmgp"
-PEERS = (MODEL, GROUP, MMGP)
+WIDENED = "to-float32"
+PEERS = (MODEL, GROUP, MMGP, WIDENED)
 EVERY = (RESIDENT, OURS, *PEERS)
 MARGINS = (GIB, 3 * GIB)
 """What a peer that is told a budget leaves free beside activations; more where it was short."""
@@ -32,6 +33,8 @@ class Model:
         bytes: of all weights, about; what its seconds are guessed from.
         step: seconds of a step with everything on the card, about.
         guided: it is called twice a step.
+        part: of the pipeline, the one network that is measured, by itself; its weights are stored
+            in bf16 or as `weights` says, and used in float32.
         alone: the host has no room for a second copy: each row draws its own, and no peer runs.
     """
 
@@ -44,20 +47,26 @@ class Model:
     step: float
     weights: str | None = None
     guided: bool = False
+    part: str | None = None
     alone: bool = False
 
     @property
     def title(self) -> str:
         """As the names of its jobs begin."""
+        if self.part is not None:
+            return f"{self.name} {self.shown}"
         return f"{self.name} {self.shown} {self.steps}steps"
 
     @property
     def build_seconds(self) -> float:
         """Expected, to draw the weights and to lay them where all rows find them."""
-        return _START + 1.2e-9 * self.bytes
+        quantised = 1.2e-9 * self.bytes if self.part is not None and self.weights else 0.0
+        return _START + quantised + 1.2e-9 * self.bytes
 
     def seconds(self, who: str) -> float:
         """Expected of one row."""
+        if who == WIDENED:  # which fills the card, and no more
+            return _START + 0.2e-9 * self.bytes
         once = self.steps * (max(self.step, 0.0 if who == RESIDENT else self.bytes / 5e10) + 0.1)
         drawn = 1.2e-9 * self.bytes if self.alone else 0.0
         return _START + drawn + 0.7e-9 * self.bytes + 2.5 * once
@@ -88,7 +97,11 @@ class Job:
     @property
     def whos(self) -> tuple[str, ...]:
         """Who runs it."""
-        return (RESIDENT, OURS) if self.model.alone else EVERY
+        if self.model.part is not None:
+            return (RESIDENT, OURS, WIDENED, GROUP)
+        if self.model.alone:
+            return (RESIDENT, OURS)
+        return (RESIDENT, OURS, MODEL, GROUP, MMGP)
 
 
 _SQUARE = Size(1024, 1024)
@@ -109,6 +122,17 @@ _WAN = Model(
 )
 _SDXL = Model("sdxl", "sdxl", _SQUARE, "1024", 30, 7e9, 0.06)
 _QWEN = Model("qwen-image", "qwen-image", Size(1328, 1328), "1328", 20, 57.7e9, 0.5)
+_WORDS = Model(
+    "flux.2-dev text-encoder bf16",
+    "flux.2-dev",
+    _SQUARE,
+    "fp32-compute",
+    1,
+    48e9,
+    0.6,
+    part="text_encoder",
+)
+_WORDS_FP8 = replace(_WORDS, name="flux.2-dev text-encoder fp8", bytes=26e9, weights="fp8")
 
 FULL = (
     *(Job(_FLUX, card) for card in ("8GiB", "12GiB", "16GiB")),
@@ -116,6 +140,7 @@ FULL = (
     Job(_WAN, "12GiB"),
     Job(_QWEN, "12GiB"),
     *(Job(model, card) for model in (_FLUX2, _FLUX2_FP8) for card in ("24GiB", "16GiB")),
+    *(Job(model, "24GiB") for model in (_WORDS, _WORDS_FP8)),
 )
 
 _SMALL = Size(128, 128)
@@ -133,6 +158,20 @@ MINI = (
             guided=True,
         ),
         "24MiB",
+    ),
+    *(
+        Job(
+            replace(
+                model,
+                name=model.name.replace("flux.2-dev", "flux.2-dev-mini"),
+                spec="flux.2-dev-mini",
+                size=_SMALL,
+                bytes=1e7,
+                step=0.1,
+            ),
+            "17MiB",
+        )
+        for model in (_WORDS, _WORDS_FP8)
     ),
 )
 
