@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,8 @@ pytestmark = pytest.mark.skipif(
     reason="no Chromium with its chromedriver on PATH (Debian: chromium, chromium-driver)",
 )
 webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
+TimeoutException = pytest.importorskip("selenium.common.exceptions").TimeoutException
+WebDriverWait = pytest.importorskip("selenium.webdriver.support.ui").WebDriverWait
 
 JOBS = {
     "seed": lambda: records.of(records.seed_job()),
@@ -63,6 +66,13 @@ class Browser:
         self.driver.get_log("performance")
         self.driver.get((self.folder / f"{name}.html").as_uri())
         self.script("localStorage.clear()")
+
+    def says(self, identifier: str, words: str) -> bool:
+        """Whether an element comes to show these words: a busy machine draws late."""
+        until = WebDriverWait(self.driver, 5)
+        with suppress(TimeoutException):
+            until.until(lambda _: words in self.text(identifier))
+        return words in self.text(identifier)
 
     def command(self, name: str, **arguments: Any) -> Any:
         """One of Chromium's own."""
@@ -149,9 +159,9 @@ def test_hostile_names_run_nothing(browser: Browser) -> None:
     """Also where the script writes them, below the cursor and in notes."""
     browser.open("hostile")
     browser.hover("#plot", 0.2)
+    assert browser.says("now-before", "onerror")
     browser.hover(".band-oom", 0.5)
-    assert "onerror" in browser.text("tip")
-    assert "onerror" in browser.text("now-before")
+    assert browser.says("tip", "onerror")
     assert browser.script("return window.pwned === undefined && !document.querySelector('img')")
 
 
@@ -184,18 +194,18 @@ def test_pointing_at_a_moment_says_what_was_there(browser: Browser) -> None:
     """Sizes, who did it, and what came before."""
     browser.open("seed")
     browser.hover("#plot", 2.02 / 5.21)
-    assert browser.text("now-allocated") == format_bytes(records.FAILED_PEAK)
-    assert "encode: whole (this try fails)" in browser.text("now-doing")
-    assert format_bytes(records.FLOOR) in browser.text("now-who")
-    assert "encode: whole begins" in browser.text("now-before")
+    assert browser.says("now-allocated", format_bytes(records.FAILED_PEAK))
+    assert browser.says("now-doing", "encode: whole (this try fails)")
+    assert browser.says("now-who", format_bytes(records.FLOOR))
+    assert browser.says("now-before", "encode: whole begins")
 
 
 def test_pointing_at_a_streamed_job_names_the_blocks(browser: Browser) -> None:
     """The largest that were on the card then."""
     browser.open("streamed")
     browser.hover("#plot", 0.8)
-    assert "transformer_blocks.4: 320.0 MiB" in browser.text("now-who")
-    assert "activations and the rest" in browser.text("now-who")
+    assert browser.says("now-who", "transformer_blocks.4: 320.0 MiB")
+    assert browser.says("now-who", "activations and the rest")
     assert browser.text("now-code") == "nothing that was watched"
     browser.script("""const plot = document.getElementById("plot");
         plot.focus();
@@ -231,9 +241,9 @@ def test_all_figures_are_reached_by_keyboard(browser: Browser) -> None:
     groups = browser.script("return document.querySelectorAll('.rove').length")
     assert stops == groups
     browser.script("document.querySelector('#residency [tabindex=\"0\"]').focus()")
-    assert "transformer_blocks.0" in browser.text("tip")
+    assert browser.says("tip", "transformer_blocks.0")
     browser.press(webdriver.Keys.ARROW_DOWN, webdriver.Keys.ARROW_DOWN)
-    assert "transformer_blocks.1" in browser.text("tip")
+    assert browser.says("tip", "transformer_blocks.1")
     label = browser.script("return document.activeElement.getAttribute('aria-label')")
     assert label == browser.text("tip")
 
