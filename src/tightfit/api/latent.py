@@ -14,7 +14,8 @@ from tightfit.api.work import dtype_name
 from tightfit.errors import InputError
 from tightfit.media.background import lift
 from tightfit.media.latents import LatentFile
-from tightfit.run.framing import to_frames
+from tightfit.media.sound import Sound
+from tightfit.run.framing import to_frames, to_sound
 from tightfit.run.vae import Traits, Vae
 
 _NORMALISED = ("AutoencoderKLLTXVideo",)
@@ -26,6 +27,20 @@ def latent_file(
 ) -> LatentFile:
     """A raw latent [B,C,(T,)H,W] with what a decode must know of its VAE and its source."""
     traits = vae.traits
+    sound = footage.sound
+    if traits.axes == 1:
+        assert sound is not None
+        return LatentFile(
+            latent=latent,
+            vae=traits.name,
+            vae_hash=vae.identity,
+            ratio=(traits.temporal, traits.spatial),
+            dtype=dtype_name(vae.dtype),
+            width=sound.samples.shape[1],
+            height=1,
+            padding=padding,
+            sound_rate=sound.rate,
+        )
     moving = footage.fps is not None or footage.frames.shape[0] > 1
     return LatentFile(
         latent=latent,
@@ -42,7 +57,17 @@ def latent_file(
         padding=padding,
         alpha=footage.alpha,
         background=footage.background,
+        sound=None if sound is None else _heard(sound, footage, padding["dropped"]),
+        sound_rate=None if sound is None else sound.rate,
     )
+
+
+def _heard(sound: Sound, footage: Footage, dropped: int) -> torch.Tensor:
+    """The sound without what is heard behind the last frame that is coded."""
+    if not dropped or footage.fps is None:
+        return sound.samples
+    kept = (footage.frames.shape[0] - dropped) / footage.fps
+    return sound.samples[:, : round(kept * sound.rate)].contiguous()
 
 
 def pick(content: LatentFile | torch.Tensor, traits: Traits) -> LatentFile | torch.Tensor:
@@ -118,6 +143,12 @@ def _of_whom(latent: torch.Tensor) -> str:
 
 def frames_of(samples: torch.Tensor, traits: Traits, content: LatentFile | torch.Tensor) -> Frames:
     """What a VAE gave, [B,3,(T,)H,W], as frames without padding, with the source's alpha."""
+    if traits.axes == 1:
+        said = content.width if isinstance(content, LatentFile) else None
+        length = samples.shape[-1] if said is None else said
+        rate = content.sound_rate if isinstance(content, LatentFile) else None
+        made = to_sound(samples, added=samples.shape[-1] - length)
+        return Frames(torch.zeros(0, 3, 0, 0), sound=Sound(made, rate or traits.rate or 1))
     if not isinstance(content, LatentFile):
         return Frames(to_frames(samples, traits))
     pixels = to_frames(
@@ -133,7 +164,10 @@ def frames_of(samples: torch.Tensor, traits: Traits, content: LatentFile | torch
             for frame, alpha in zip(pixels, content.alpha, strict=True)
         ]
         pixels = torch.stack(lifted)
-    return Frames(pixels, content.fps)
+    sound = None
+    if content.sound is not None and content.sound_rate is not None:
+        sound = Sound(content.sound, content.sound_rate)
+    return Frames(pixels, content.fps, sound)
 
 
 def _check_cover(file: LatentFile, traits: Traits, what: str) -> None:
@@ -142,7 +176,7 @@ def _check_cover(file: LatentFile, traits: Traits, what: str) -> None:
         return
     sizes = [axis.samples for axis in traits.latent_axes(tuple(file.latent.shape[2:]))]
     frames = (file.frames or 1,) if traits.axes == 3 else ()
-    said = (*frames, file.height, file.width)
+    said = (file.width,) if traits.axes == 1 else (*frames, file.height, file.width)
     if any(size < least for size, least in zip(sizes, said, strict=True)):
         raise InputError(
             f"{what} covers {'x'.join(map(str, sizes))}, and its metadata say "
