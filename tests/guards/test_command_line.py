@@ -23,6 +23,7 @@ MEMORY = {
     "--overlap",
     "--no-estimate",
     "--allow-cpu",
+    "--allow-pickle",
     "--report",
     "--trace",
     "--verbose",

@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from tightfit.api.batches.coding_all import decode_all, encode_all
     from tightfit.api.coding import decode, encode
     from tightfit.api.fits import fit, fitted, unfit
     from tightfit.api.fitting import placed
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from tightfit.api.verifying import verify
     from tightfit.api.work import Watching
     from tightfit.plan.plan import Plan
+    from tightfit.weigh.files.pickles import pickles_allowed
 
 __all__ = [
     "Frames",
@@ -28,7 +30,9 @@ __all__ = [
     "Session",
     "Watching",
     "decode",
+    "decode_all",
     "encode",
+    "encode_all",
     "fit",
     "fitted",
     "generate",
@@ -37,6 +41,7 @@ __all__ = [
     "load_weights",
     "make_plan",
     "pack",
+    "pickles_allowed",
     "placed",
     "tiled",
     "unfit",
@@ -52,7 +57,9 @@ _HOMES = {
     "Session": "api.sharing.session",
     "Watching": "api.work",
     "decode": "api.coding",
+    "decode_all": "api.batches.coding_all",
     "encode": "api.coding",
+    "encode_all": "api.batches.coding_all",
     "fit": "api.fits",
     "fitted": "api.fits",
     "generate": "api.generation.generating",
@@ -61,6 +68,7 @@ _HOMES = {
     "load_weights": "api.loading",
     "make_plan": "api.planning.planning",
     "pack": "api.packing.packing",
+    "pickles_allowed": "weigh.files.pickles",
     "placed": "api.fitting",
     "tiled": "api.tiling",
     "unfit": "api.fits",

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from tightfit.cli import options as o
+from tightfit.errors import UsageError
 
 
 def decode(
-    source: Annotated[
-        Path, typer.Argument(metavar="LATENT.safetensors", help="What encode wrote.")
+    sources: Annotated[
+        list[Path],
+        typer.Argument(metavar="LATENT...", help="What encode wrote; or many, as a batch."),
     ],
     out: Annotated[
         Path, typer.Option("-o", "--out", metavar="OUT.png|.mp4|.wav|DIR", help="Where frames go.")
@@ -41,6 +43,7 @@ def decode(
     overlap: o.Overlap = None,
     no_estimate: o.NoEstimate = False,
     allow_cpu: o.AllowCpu = False,
+    allow_pickle: o.AllowPickle = False,
     report: o.ReportFile = None,
     trace: o.TraceFile = None,
     verbose: o.Verbose = False,
@@ -51,32 +54,51 @@ def decode(
 
     prepare(allocator, card)
     from tightfit import api
-    from tightfit.cli import show
+    from tightfit.api.batches.items import is_batch
+    from tightfit.cli import batch, show
     from tightfit.cli.output import check_output, with_sound, write_output
     from tightfit.media.outputs import Terms
 
     voice = o.Voice(verbose, quiet, report, trace)
-    show.check_records(voice, source, out)
     terms = Terms(bits, quality)
-    check_output(out, source, terms, sound)
-    with show.watched(voice, "decode", out=out) as watching:
-        result = api.decode(
-            source,
-            vae=vae,
-            card=card,
-            vram=vram,
-            reserve=reserve_vram,
-            mode=vram_mode,
-            allocator=allocator,
-            tile=tile,
-            overlap=overlap,
-            dtype=dtype,
-            estimate=not no_estimate,
-            allow_cpu=allow_cpu,
-            watching=watching,
-        )
-        frames, heard = with_sound(result.value, sound)
-        notes = write_output(out, frames, terms, allow_nan=allow_nan)
+    options: dict[str, Any] = {
+        "vram": vram,
+        "reserve": reserve_vram,
+        "mode": vram_mode,
+        "allocator": allocator,
+        "tile": tile,
+        "overlap": overlap,
+        "dtype": dtype,
+        "estimate": not no_estimate,
+        "allow_cpu": allow_cpu,
+    }
+    with api.pickles_allowed(allow_pickle):
+        if is_batch(sources, out, folder_is_one=False):
+            if sound is not None:
+                raise UsageError("--sound is for one clip, and a batch is several: leave it out.")
+            batch.check_records(voice, out)
+            batch.run_batch(
+                voice,
+                "decode",
+                lambda shown: api.decode_all(
+                    sources,
+                    out,
+                    vae=vae,
+                    card=card,
+                    write=lambda to, made: write_output(to, made, terms, allow_nan=allow_nan),
+                    written_as=[bits, quality, allow_nan],
+                    **shown.told,
+                    **options,
+                ),
+            )
+            return
+        (source,) = sources
+        show.check_records(voice, source, out)
+        check_output(out, source, terms, sound)
+        with show.watched(voice, "decode", out=out) as watching:
+            result = api.decode(source, vae=vae, card=card, watching=watching, **options)
+            frames, heard = with_sound(result.value, sound)
+            notes = write_output(out, frames, terms, allow_nan=allow_nan)
     done = result.report.with_output(path=str(out)).with_adjusted(*heard, *notes)
     show.write_report(voice, done)
     show.tell(voice, done)

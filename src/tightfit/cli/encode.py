@@ -1,9 +1,9 @@
-"""`tightfit encode`: a picture or a clip to a latent file."""
+"""`tightfit encode`: a picture or a clip to a latent file, or a folder of them to a folder."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -11,11 +11,15 @@ from tightfit.cli import options as o
 
 
 def encode(
-    source: Annotated[
-        Path, typer.Argument(metavar="IN", help="Picture, clip, frame folder or sound.")
+    sources: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="IN...", help="Picture, clip, frame folder or sound; or many, as a batch."
+        ),
     ],
     out: Annotated[
-        Path, typer.Option("-o", "--out", metavar="OUT.safetensors", help="The latent file.")
+        Path,
+        typer.Option("-o", "--out", metavar="OUT", help="A .safetensors file; of many, a folder."),
     ],
     vae: o.VaeSpec,
     keep_alpha: Annotated[
@@ -51,6 +55,7 @@ def encode(
     overlap: o.Overlap = None,
     no_estimate: o.NoEstimate = False,
     allow_cpu: o.AllowCpu = False,
+    allow_pickle: o.AllowPickle = False,
     report: o.ReportFile = None,
     trace: o.TraceFile = None,
     verbose: o.Verbose = False,
@@ -61,37 +66,47 @@ def encode(
 
     prepare(allocator, card)
     from tightfit import api
-    from tightfit.cli import show
+    from tightfit.api.batches.items import is_batch
+    from tightfit.cli import batch, show
     from tightfit.media.files import check_writable
     from tightfit.media.latents import LATENT_KINDS, save_latent
 
     voice = o.Voice(verbose, quiet, report, trace)
-    show.check_records(voice, source, out)
-    check_writable(out, LATENT_KINDS)
-    with show.watched(voice, "encode", out=out) as watching:
-        result = api.encode(
-            source,
-            vae=vae,
-            card=card,
-            vram=vram,
-            reserve=reserve_vram,
-            mode=vram_mode,
-            allocator=allocator,
-            tile=tile,
-            overlap=overlap,
-            dtype=dtype,
-            estimate=not no_estimate,
-            allow_cpu=allow_cpu,
-            frames=frames,
-            fps=fps,
-            seconds=seconds,
-            pad=pad,
-            keep_alpha=keep_alpha,
-            background=background,
-            sample=sample,
-            watching=watching,
-        )
-        save_latent(out, result.value)
+    options: dict[str, Any] = {
+        "vram": vram,
+        "reserve": reserve_vram,
+        "mode": vram_mode,
+        "allocator": allocator,
+        "tile": tile,
+        "overlap": overlap,
+        "dtype": dtype,
+        "estimate": not no_estimate,
+        "allow_cpu": allow_cpu,
+        "frames": frames,
+        "fps": fps,
+        "seconds": seconds,
+        "pad": pad,
+        "keep_alpha": keep_alpha,
+        "background": background,
+        "sample": sample,
+    }
+    with api.pickles_allowed(allow_pickle):
+        if is_batch(sources, out, folder_is_one=True):
+            batch.check_records(voice, out)
+            batch.run_batch(
+                voice,
+                "encode",
+                lambda shown: api.encode_all(
+                    sources, out, vae=vae, card=card, **shown.told, **options
+                ),
+            )
+            return
+        (source,) = sources
+        show.check_records(voice, source, out)
+        check_writable(out, LATENT_KINDS)
+        with show.watched(voice, "encode", out=out) as watching:
+            result = api.encode(source, vae=vae, card=card, watching=watching, **options)
+            save_latent(out, result.value)
     show.write_report(voice, result.report.with_output(path=str(out)))
     show.tell(voice, result.report)
     shape = "x".join(map(str, result.value.latent.shape))

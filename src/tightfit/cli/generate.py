@@ -127,6 +127,7 @@ def generate(
     overlap: o.Overlap = None,
     no_estimate: o.NoEstimate = False,
     allow_cpu: o.AllowCpu = False,
+    allow_pickle: o.AllowPickle = False,
     report: o.ReportFile = None,
     trace: o.TraceFile = None,
     verbose: o.Verbose = False,
@@ -147,7 +148,8 @@ def generate(
     voice = o.Voice(verbose, quiet, report, trace)
     show.check_records(voice, Path(pipeline), out)
     named = {"transformer": transformer, "vae": vae, "text_encoder": text_encoder}
-    with show.watched(voice, "generate", out=out) as watching, in_silence():
+    allowed = api.pickles_allowed(allow_pickle)
+    with show.watched(voice, "generate", out=out) as watching, in_silence(), allowed:
         try:
             result = api.generate(
                 pipeline,

@@ -107,6 +107,14 @@ AllowCpu = Annotated[
         rich_help_panel=_MEMORY,
     ),
 ]
+AllowPickle = Annotated[
+    bool,
+    typer.Option(
+        "--allow-pickle",
+        help="Read the tensors of pickles (.ckpt, .pt, .bin); no other code of theirs is run.",
+        rich_help_panel=_MEMORY,
+    ),
+]
 ReportFile = Annotated[
     Path | None,
     typer.Option(

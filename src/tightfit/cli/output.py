@@ -29,8 +29,9 @@ def check_output(out: Path, latent: Path, terms: Terms = PLAIN, sound: Path | No
         return
     if out.suffix.lower() in SOUND_KINDS:
         raise UsageError(f"{latent} is of pictures, and {out} is sound: give an .mp4 or a folder.")
-    frames = header.frames or header.latent.shape[0]
-    check_frames(out, terms, frames=frames, alpha=header.alpha is not None, what=str(latent))
+    check_frames(
+        out, terms, frames=header.pictures, alpha=header.alpha is not None, what=str(latent)
+    )
     if sound is not None:
         if out.suffix.lower() not in WITH_SOUND:
             raise UsageError(f"--sound goes into an .mp4 or .mkv, and {out} is neither.")

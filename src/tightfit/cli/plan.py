@@ -51,6 +51,7 @@ def plan(
     allocator: o.Allocator = None,
     dtype: o.Dtype = "auto",
     tile: o.TileSize = "auto",
+    allow_pickle: o.AllowPickle = False,
     quiet: o.Quiet = False,
 ) -> int:
     """Say what a job needs on a card, line by line, what binds, and what would change it."""
@@ -58,25 +59,27 @@ def plan(
 
     from tightfit.api.planning.planning import ask
     from tightfit.api.planning.solving import answer
+    from tightfit.weigh.files.pickles import pickles_allowed
 
-    question = ask(
-        models,
-        width=width,
-        height=height,
-        frames=frames,
-        batch=batch,
-        card=card,
-        vram=vram,
-        reserve=reserve_vram,
-        mode=vram_mode,
-        allocator=allocator,
-        dtype=dtype,
-        tile=tile,
-        dry_run=dry_run,
-    )
-    solved = None if solve is None else answer(question, solve)
-    asked = question if solved is None else solved.question
-    found = asked.plan()
+    with pickles_allowed(allow_pickle):
+        question = ask(
+            models,
+            width=width,
+            height=height,
+            frames=frames,
+            batch=batch,
+            card=card,
+            vram=vram,
+            reserve=reserve_vram,
+            mode=vram_mode,
+            allocator=allocator,
+            dtype=dtype,
+            tile=tile,
+            dry_run=dry_run,
+        )
+        solved = None if solve is None else answer(question, solve)
+        asked = question if solved is None else solved.question
+        found = asked.plan()
     if as_json:
         values = {**asked.as_dict(), "solved": None if solved is None else solved.as_dict()}
         typer.echo(json.dumps(values, indent=2))

@@ -1,0 +1,191 @@
+"""`encode_all` and `decode_all`: a folder of inputs to a folder of outputs, with one model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from tightfit.api.batches.batch import Batch, Finish, Tell, run
+from tightfit.api.batches.items import LATENTS, MEDIA, Item, find_items
+from tightfit.api.batches.made_from import Record, latent_is_made, made_from
+from tightfit.api.coding import decode, encode
+from tightfit.api.memory import open_memory
+from tightfit.api.result import Frames
+from tightfit.api.work import Chosen
+from tightfit.card import Card, open_card
+from tightfit.errors import InputError, UsageError
+from tightfit.media.latents import probe_latent, save_latent
+from tightfit.media.outputs import check_frames, open_frames
+from tightfit.report.record import Report
+from tightfit.run.vae import Vae
+
+_MEMORY = ("vram", "reserve", "mode", "allocator", "tile", "overlap", "estimate", "allow_cpu")
+_WITHOUT_EFFECT = ("vram", "reserve", "mode", "allocator", "estimate", "allow_cpu", "watching")
+"""Options that change where and how fast, and what comes out by rounding alone."""
+_CHUNK = 16
+
+Write = Callable[[Path, Frames], tuple[str, ...]]
+"""Writes frames to a path, and tells what had to be done to them."""
+
+
+def encode_all(
+    sources: str | Path | Iterable[str | Path],
+    out: str | Path,
+    *,
+    vae: str | nn.Module | Vae,
+    card: str | Card | None = None,
+    tell: Tell | None = None,
+    finish: Finish | None = None,
+    **options: Any,
+) -> Batch:
+    """Encode many pictures and clips to ``OUT/NAME.safetensors``; the VAE is loaded once.
+
+    An input that fails stops nothing. One whose output is there, whole, and made of the same bytes
+    in the same way is not encoded again.
+
+    Args:
+        sources: files, patterns such as ``*.png``, or folders, of which the pictures, clips and
+            sounds are meant (a folder of frames is no item; encode it alone).
+        out: a folder, which is made where there is none.
+        vae, card: as for `encode`.
+        tell, finish: called before and after each item.
+        options: those of `encode`.
+
+    Returns:
+        What became of each item. Between items the card holds what it held before.
+
+    Raises `UsageError` and `InputError` for what is wrong with all of it, before anything is read.
+    """
+    folder = _folder(out)
+    items = find_items(_listed(sources), folder, MEDIA, lambda _: ".safetensors")
+    shared, opened = _shared(vae, card, options)
+    settings = _settings(options)
+
+    def wanted(item: Item) -> dict[str, Any]:
+        return made_from(item.source, shared, settings)
+
+    def do(item: Item) -> Report:
+        made = wanted(item)
+        result = encode(item.source, vae=shared, card=opened, **options)
+        save_latent(item.out, replace(result.value, source=made))
+        return result.report.with_output(path=str(item.out))
+
+    def kept(item: Item) -> bool:
+        return item.out.is_file() and latent_is_made(item.out, wanted(item))
+
+    return run("encode", items, do, kept, card=opened, tell=tell, finish=finish)
+
+
+def decode_all(
+    latents: str | Path | Iterable[str | Path],
+    out: str | Path,
+    *,
+    vae: str | nn.Module | Vae,
+    card: str | Card | None = None,
+    write: Write | None = None,
+    written_as: Any = None,
+    tell: Tell | None = None,
+    finish: Finish | None = None,
+    **options: Any,
+) -> Batch:
+    """Decode many latents to ``OUT/NAME.png``, or ``.mp4`` for clips; the VAE is loaded once.
+
+    As `encode_all`; what each output was made of is kept in ``OUT/.tightfit-batch.json``.
+
+    Args:
+        latents: files, patterns, or folders, of which the ``.safetensors`` and ``.latent`` are
+            meant.
+        write: writes frames; None takes the usual writer for the name.
+        written_as: what of `write` changes an output, as JSON.
+        options: those of `decode`.
+    """
+    folder = _folder(out)
+    items = find_items(_listed(latents), folder, LATENTS, _ending)
+    shared, opened = _shared(vae, card, options)
+    settings = {**_settings(options), "written_as": written_as}
+    record = Record(folder)
+
+    def wanted(item: Item) -> dict[str, Any]:
+        return made_from(item.source, shared, settings)
+
+    def do(item: Item) -> Report:
+        made = wanted(item)
+        result = decode(item.source, vae=shared, card=opened, **options)
+        notes = (write or _write)(item.out, result.value)
+        record.add(item.out, made)
+        return result.report.with_output(path=str(item.out)).with_adjusted(*notes)
+
+    def kept(item: Item) -> bool:
+        return item.out.exists() and record.is_made(item.out, wanted(item))
+
+    return run("decode", items, do, kept, card=opened, tell=tell, finish=finish)
+
+
+def _listed(sources: str | Path | Iterable[str | Path]) -> list[str | Path]:
+    return [sources] if isinstance(sources, (str, Path)) else list(sources)
+
+
+def _folder(out: str | Path) -> Path:
+    folder = Path(out).expanduser()
+    if folder.exists() and not folder.is_dir():
+        raise UsageError(f"{folder} is a file, and the outputs of a batch go into a folder.")
+    try:
+        folder.mkdir(exist_ok=True)
+    except OSError as error:
+        raise InputError(f"Cannot write {folder}: {error.strerror or error}.") from None
+    return folder
+
+
+def _shared(
+    vae: str | nn.Module | Vae, card: str | Card | None, options: dict[str, Any]
+) -> tuple[Chosen, Card]:
+    """The VAE and the card, opened once; what is wrong with the options is said here."""
+    opened = card if isinstance(card, Card) else open_card(card)
+    open_memory(card=opened, **{key: options[key] for key in _MEMORY if key in options})
+    return Chosen.of(vae).shared(), opened
+
+
+def _settings(options: dict[str, Any]) -> dict[str, Any]:
+    """What changes an output."""
+    asked = {key: value for key, value in options.items() if key not in _WITHOUT_EFFECT}
+    return {key: str(value) for key, value in sorted(asked.items()) if value is not None}
+
+
+def _ending(latent: Path) -> str:
+    """Of the output; a latent that cannot be read fails when its turn comes."""
+    with suppress(InputError):
+        header = probe_latent(latent)
+        if header.latent.dim() == 3:
+            return ".wav"
+        if header.pictures > 1:
+            return "" if header.alpha is not None else ".mp4"
+    return ".png"
+
+
+def _write(out: Path, frames: Frames) -> tuple[str, ...]:
+    if not frames.pixels.shape[0] and frames.sound is not None:
+        from tightfit.media.sound import write_sound
+
+        write_sound(out, frames.sound)
+        return ()
+    count, channels, height, width = frames.pixels.shape
+    from tightfit.media.outputs import PLAIN
+
+    check_frames(out, PLAIN, frames=count, alpha=channels == 4, what=str(out))
+    with open_frames(
+        out,
+        width=width,
+        height=height,
+        frames=count,
+        fps=frames.fps,
+        alpha=channels == 4,
+        sound=frames.sound,
+    ) as writer:
+        for start in range(0, count, _CHUNK):
+            writer.write(frames.pixels[start : start + _CHUNK])
+    return writer.notes

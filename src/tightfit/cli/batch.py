@@ -1,0 +1,116 @@
+"""A batch, as people see it: one bar, a line for each item, and a summary."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from tightfit.cli import show
+from tightfit.cli.options import Voice
+from tightfit.errors import Cancelled, UsageError
+from tightfit.media.files import whole_file
+from tightfit.watch import Recorder
+
+if TYPE_CHECKING:
+    from tightfit.api import Watching
+    from tightfit.api.batches.batch import Batch, Finish, Tell
+    from tightfit.api.batches.items import Item
+
+
+@dataclass(frozen=True)
+class Shown:
+    """What a batch tells while it runs."""
+
+    watching: Watching
+    tell: Tell
+    finish: Finish
+
+    @property
+    def told(self) -> dict[str, Any]:
+        """As arguments of `encode_all` and `decode_all`."""
+        return {"watching": self.watching, "tell": self.tell, "finish": self.finish}
+
+
+def check_records(voice: Voice, out: Path) -> None:
+    """Refuse, before any work, a report or trace that could not be written."""
+    show.check_records(voice, out / "in", out / "out")
+    if voice.report is not None and voice.report.resolve() == out.resolve():
+        raise UsageError(f"{out} is the output and --report: give each a name of its own.")
+
+
+def run_batch(voice: Voice, title: str, work: Callable[[Shown], Batch]) -> None:
+    """Do `work`; afterwards the report and the summary are written. Exits where items failed."""
+    try:
+        with _shown(voice, title) as shown:
+            done = work(shown)
+    except KeyboardInterrupt as interrupt:  # typer would drop the note of what is done
+        raise Cancelled("The batch was cancelled.") from interrupt
+    if voice.report is not None:
+        with whole_file(voice.report) as part:
+            part.write_text(json.dumps(done.as_dict(), indent=2) + "\n", encoding="utf-8")
+    if not voice.quiet:
+        show.results.print(escape(done.summary))
+    if not done.good:
+        raise typer.Exit(done.exit_code)
+
+
+@contextmanager
+def _shown(voice: Voice, title: str) -> Iterator[Shown]:
+    from tightfit.api import Watching
+
+    watching = Watching(Recorder(fine=voice.trace is not None))
+    bar = Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        console=show.notices,
+        transient=True,
+        disable=voice.quiet or not show.notices.is_terminal,
+    )
+    with bar:
+        task = bar.add_task(title, total=None)
+        current = [""]
+
+        def tell(behind: int, total: int, item: Item) -> None:
+            current[0] = item.source.name
+            bar.update(
+                task, total=total, completed=behind, description=f"{title} {escape(current[0])}"
+            )
+
+        def progress(rung: str, done: int, total: int) -> None:
+            part = f" {done}/{total}" if total > 1 else ""
+            bar.update(task, description=f"{title} {escape(current[0])}, {rung}{part}")
+
+        watching.progress = progress
+        try:
+            yield Shown(watching, tell, lambda done: _say(voice, done))
+        finally:
+            if voice.trace is not None:
+                with whole_file(voice.trace) as part:
+                    watching.recorder.write(part)
+
+
+def _say(voice: Voice, done: object) -> None:
+    """What became of one item: results on stdout, what failed on stderr."""
+    from tightfit.api.batches.batch import ItemDone
+
+    assert isinstance(done, ItemDone)
+    if done.outcome == "failed":
+        error = done.error or ""
+        named = error if str(done.source) in error else f"{done.source}: {error}"
+        show.notices.print(f"[red]error:[/red] {escape(named)}")
+        return
+    if done.report is not None:
+        show.tell(voice, done.report)
+    if not voice.quiet:
+        how = "was there already" if done.outcome == "kept" else f"of {done.source}"
+        show.results.print(escape(f"{done.out}: {how}"))
