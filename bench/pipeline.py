@@ -19,6 +19,13 @@ ends with pictures counts. Side by side in each job:
 ``mmgp``           profile 4, everything pinned, told what is free beside activations, less 1 GiB;
                    less 3 GiB, in another process, where that runs out of memory
 
+A text encoder by itself has weights that are stored in bf16, or in fp8 with scales, and is used in
+float32 all the same: `tightfit.fit(..., compute="float32")`. Beside it:
+
+``resident``       converted to float32 wholly, on the free card
+``to-float32``     the same on the small one
+``group-offload``  the same on the host, and offloaded from there, where the host has room for it
+
 A failure is a row with a note. A row is ``link-bound`` where a step's copies alone, B/W, take
 longer than C: B is what of the denoiser the named size does not hold beside its activations, times
 the calls in a step, and W the link of that process. `limit_seconds` is the resident call with the
@@ -144,7 +151,7 @@ class Bench:
         store = None if model.alone else Store.open(folder)
         try:
             if store is not None:
-                store.put(f"random:{model.spec}", model.weights)
+                store.put(f"random:{model.spec}", model.weights, only=model.part)
             for job, who in runs:
                 if self._left() < 0.7 * model.seconds(who):
                     print(f"no time for {job.name} | {who}", file=sys.stderr)
@@ -232,7 +239,8 @@ def _was_short(row: PipelineRow) -> bool:
 
 def _one_process(options: argparse.Namespace, job: Job) -> None:
     """``--row WHO JOB``: it is written to the folder."""
-    from pipeline_run import Place, row_of
+    from pipeline_place import Place
+    from pipeline_run import row_of
 
     deadline = time.monotonic() + options.seconds
     ballast = None

@@ -11,7 +11,7 @@ from tightfit.units import GIB, parse_bytes
 RESIDENT, OURS = "resident", "tightfit"
 MODEL, GROUP, MMGP = "model-offload", "group-offload", "mmgp"
 WIDENED = "to-float32"
-PEERS = (MODEL, GROUP, MMGP, WIDENED)
+PEERS = (GROUP, MMGP, WIDENED, MODEL)
 EVERY = (RESIDENT, OURS, *PEERS)
 MARGINS = (GIB, 3 * GIB)
 """What a peer that is told a budget leaves free beside activations; more where it was short."""

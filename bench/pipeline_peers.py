@@ -6,7 +6,7 @@ what its row says of how it was set up.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
@@ -19,7 +19,7 @@ from tightfit.card.host_memory import read_host_memory
 from tightfit.units import GIB, MIB, format_bytes
 from tightfit.weigh import identity, weights
 
-_HOST_MARGIN = 8 * GIB
+HOST_MARGIN = 8 * GIB
 """Of host memory, what is left for everything but pinned weights."""
 
 
@@ -50,18 +50,33 @@ def takes_margin(who: str) -> bool:
     return who == MMGP
 
 
-def pinned_bytes(pipe: Any) -> int:
+def pinned_bytes(modules: Iterable[nn.Module]) -> int:
     """Bytes that PyTorch pins for every weight by itself: it rounds up to a power of two."""
     sizes = {
-        identity(held.tensor): held.tensor.nbytes
-        for module in _networks(pipe)
-        for held in weights(module)
+        identity(held.tensor): held.tensor.nbytes for module in modules for held in weights(module)
     }
     return sum(1 << (size - 1).bit_length() for size in sizes.values() if size)
 
 
-def _networks(pipe: Any) -> Iterator[nn.Module]:
-    return (each for each in pipe.components.values() if isinstance(each, nn.Module))
+def leaf_by_leaf(card: Card, modules: Iterable[nn.Module]) -> tuple[dict[str, Any], str]:
+    """How diffusers offloads groups of one layer, and what a row says of it.
+
+    With a stream of copies where there are streams. All weights are pinned at the start, as is the
+    default, unless the host has no room for that.
+    """
+    streams = card.kind == "cuda"
+    asked = pinned_bytes(modules)
+    scarce = streams and asked > read_host_memory().available - HOST_MARGIN
+    how = {
+        "onload_device": card.device,
+        "offload_type": "leaf_level",
+        "use_stream": streams,
+        "record_stream": streams,
+        "low_cpu_mem_usage": scarce,
+    }
+    if not scarce:
+        return how, ""
+    return how, f"pins as it goes: there is no room on the host for {format_bytes(asked)} pinned"
 
 
 def _model_offload(pipe: Any, told: Told) -> str:
@@ -70,23 +85,10 @@ def _model_offload(pipe: Any, told: Told) -> str:
 
 
 def _group_offload(pipe: Any, told: Told) -> str:
-    """By leaf, with a stream of copies where there are streams.
-
-    All weights are pinned at the start, as is the default, unless the host has no room for that.
-    """
-    streams = told.card.kind == "cuda"
-    asked = pinned_bytes(pipe)
-    scarce = streams and asked > read_host_memory().available - _HOST_MARGIN
-    pipe.enable_group_offload(
-        onload_device=told.card.device,
-        offload_type="leaf_level",
-        use_stream=streams,
-        record_stream=streams,
-        low_cpu_mem_usage=scarce,
-    )
-    if not scarce:
-        return ""
-    return f"pins as it goes: {format_bytes(asked)} pinned do not fit beside the stored weights"
+    networks = [each for each in pipe.components.values() if isinstance(each, nn.Module)]
+    how, said = leaf_by_leaf(told.card, networks)
+    pipe.enable_group_offload(**how)
+    return said
 
 
 def _mmgp(pipe: Any, told: Told) -> str:

@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import gc
-import hashlib
-import json
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, replace
-from pathlib import Path
+from contextlib import nullcontext
+from dataclasses import dataclass, field, replace
 from statistics import median
 from typing import Any
 
 import torch
 import transformers  # noqa: F401 (its loggers exist before they are muted)
-from ballast import Ballast
-from pipeline_jobs import MARGINS, OURS, RESIDENT, Job
+from pipeline_jobs import OURS, RESIDENT, Job
+from pipeline_part import measured_part, whole_part
 from pipeline_peers import Told, prepare
+from pipeline_place import LONG, Place, Whole, digest_of
 from pipeline_rows import PipelineRow, bound_of
-from pipeline_weights import Store, drawn
+from pipeline_weights import drawn
 from torch import nn
 
 import tightfit
@@ -27,79 +24,13 @@ from tightfit.adapters.libraries import quiet
 from tightfit.adapters.loading.assembling import assembled
 from tightfit.adapters.loading.whole import PipelineSource, find_pipeline
 from tightfit.adapters.parts import DENOISE
-from tightfit.card import Card, open_card
+from tightfit.card import Card
 from tightfit.place.link import measure_link
 from tightfit.units import format_bytes
 from tightfit.weigh import weight_bytes
 
 PROMPT = "a red fox in the snow at dawn, seen from afar"
-LONG = 90.0
-"""Seconds of a first call after which it counts alone."""
-_FREE = "virtual:64GiB"
 _WORDS = 300
-
-
-@dataclass(frozen=True)
-class Whole:
-    """What the resident row leaves for the others.
-
-    Attributes:
-        seconds: of a call.
-        step: of a step, waited for.
-        activations: bytes that a step takes beside weights.
-        passes: calls of the denoiser in a step.
-    """
-
-    seconds: float
-    step: float
-    activations: int
-    passes: float
-
-
-@dataclass(frozen=True)
-class Place:
-    """Where a process runs.
-
-    Attributes:
-        ballast: makes the CUDA card small; None is that cards are virtual.
-        folder: for what the processes of one model tell one another.
-        store: of the weights; None is that each draws its own.
-        margin: bytes that a peer which is told a budget leaves free beside activations.
-    """
-
-    ballast: Ballast | None
-    folder: Path
-    store: Store | None
-    margin: int = MARGINS[0]
-
-    def card(self, job: Job, who: str) -> Card:
-        """A real one is free at first; a virtual one has its size from the start."""
-        if self.ballast is not None:
-            return open_card("cuda:0")
-        return open_card(_FREE if who != OURS else f"virtual:{job.bytes}B")
-
-    @contextmanager
-    def small(self, card: Card, size: int) -> Iterator[None]:
-        """While inside, `size` bytes of a CUDA card are free; its context exists before."""
-        if self.ballast is None:
-            yield
-            return
-        card.trim()
-        card.sync()
-        self.ballast.leave(size)
-        try:
-            yield
-        finally:
-            self.ballast.leave(None)
-
-    def keep(self, whole: Whole) -> None:
-        """Write it down."""
-        (self.folder / "whole.json").write_text(json.dumps(asdict(whole)), encoding="utf-8")
-
-    def whole(self) -> Whole | None:
-        """What the resident row left; None where it did not run, or failed."""
-        path = self.folder / "whole.json"
-        return Whole(**json.loads(path.read_text(encoding="utf-8"))) if path.exists() else None
 
 
 @dataclass
@@ -185,8 +116,7 @@ class Calls:
     def digest(self) -> str:
         """Of the last latents."""
         assert self.latents is not None
-        values = self.latents.to("cpu").contiguous()
-        return hashlib.sha256(values.flatten().view(torch.uint8).numpy().tobytes()).hexdigest()
+        return digest_of(self.latents)
 
 
 def row_of(place: Place, job: Job, who: str, deadline: float) -> PipelineRow:
@@ -201,10 +131,9 @@ def row_of(place: Place, job: Job, who: str, deadline: float) -> PipelineRow:
         start = time.perf_counter()
         pipe = _loaded(place, job, source)
         row = replace(row, load_seconds=time.perf_counter() - start)
-        if who == RESIDENT:
-            return _measured(place, job, who, card=card, pipe=pipe, row=row, deadline=deadline)
-        with place.small(card, job.bytes):
-            return _measured(place, job, who, card=card, pipe=pipe, row=row, deadline=deadline)
+        measure = _measured if job.model.part is None else measured_part
+        with nullcontext() if who == RESIDENT else place.small(card, job.bytes):
+            return measure(place, job, who, card=card, pipe=pipe, row=row, deadline=deadline)
     except Exception as error:
         now = card.read()
         row = replace(row, completed=False, peak_reserved_bytes=now.peak_reserved)
@@ -212,7 +141,10 @@ def row_of(place: Place, job: Job, who: str, deadline: float) -> PipelineRow:
 
 
 def _loaded(place: Place, job: Job, source: PipelineSource) -> Any:
+    """The pipeline, or the one network of it that the job is about."""
     with quiet():
+        if job.model.part is not None:
+            return whole_part(place, job, source)
         if place.store is not None:
             return place.store.pipeline(source)
         return assembled(source, {p.name: drawn(p, job.model.weights) for p in source.parts})

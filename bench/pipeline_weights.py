@@ -39,14 +39,17 @@ class Store:
         """An empty one; its memory goes when every descriptor and mapping of it is gone."""
         return cls(os.memfd_create("pipeline"), folder / "store.json")
 
-    def put(self, spec: str, how: str | None) -> None:
-        """Draw the networks of a pipeline and lay them there, one after another, ties once."""
+    def put(self, spec: str, how: str | None, *, only: str | None = None) -> None:
+        """Draw the networks of a pipeline and lay them there, one after another, ties once.
+
+        Or `only` the one of that name, which is then stored as `how` says whatever it is for.
+        """
         places: dict[str, dict[str, Any]] = {}
         end = 0
         for part in find_pipeline(spec).parts:
-            if part.stage == DECODE:
+            if part.stage == DECODE or only not in (None, part.name):
                 continue
-            module = drawn(part, how)
+            module = drawn(part, how, alone=only is not None)
             places[part.name], copies, end = _laid_out(module, end)
             os.ftruncate(self.file, end)
             memory = self._memory(end, shared=True)
@@ -70,6 +73,12 @@ class Store:
             },
         )
 
+    def network(self, part: Part) -> nn.Module:
+        """One of them, as in `pipeline`."""
+        content = json.loads(self.list.read_text(encoding="utf-8"))
+        memory = self._memory(content["bytes"], shared=False)
+        return _filled(part, memory, content["places"][part.name])
+
     def close(self) -> None:
         """This process needs it no more."""
         os.close(self.file)
@@ -79,10 +88,11 @@ class Store:
         return torch.from_file(path, shared=shared, size=size, dtype=torch.uint8)
 
 
-def drawn(part: Part, how: str | None) -> nn.Module:
-    """A network with its weights; a denoiser's in eight bits where that is asked for."""
+def drawn(part: Part, how: str | None, *, alone: bool = False) -> nn.Module:
+    """A network with its weights; in eight bits where that is asked of a denoiser, or of it
+    `alone`."""
     module = load_part(part, dtype=stored_dtype(part))
-    if how == "fp8" and part.stage == DENOISE:
+    if how == "fp8" and (alone or part.stage == DENOISE):
         quantise(module)
     return module
 

@@ -6,7 +6,6 @@ import math
 from dataclasses import replace
 from itertools import permutations
 from pathlib import Path
-from types import SimpleNamespace
 
 import pipeline
 import pytest
@@ -14,17 +13,21 @@ import torch
 from pipeline_jobs import (
     EVERY,
     FULL,
+    GROUP,
     MARGINS,
     MINI,
     MMGP,
     MODEL,
     OURS,
+    PEERS,
     RESIDENT,
+    WIDENED,
     Job,
     Model,
     runs_of,
 )
-from pipeline_peers import pinned_bytes
+from pipeline_peers import HOST_MARGIN, pinned_bytes
+from pipeline_place import Place, Whole
 from pipeline_rows import (
     PipelineRow,
     bound_of,
@@ -35,13 +38,14 @@ from pipeline_rows import (
     table,
     verdicts,
 )
-from pipeline_run import Place, Whole, row_of
+from pipeline_run import row_of
 from pipeline_weights import Store, drawn
 from rows import write
 from torch import nn
 
 from tightfit.adapters.known.pipelines import PIPELINES
 from tightfit.adapters.loading.whole import find_pipeline
+from tightfit.card.host_memory import read_host_memory
 from tightfit.plan.size import Size
 from tightfit.units import GIB
 
@@ -73,7 +77,7 @@ def test_the_resident_row_runs_once_and_first() -> None:
     flux = [job for job in FULL if job.model.name == "flux.1-dev"]
     runs = runs_of(flux, EVERY)
     assert runs[0] == (flux[0], RESIDENT)
-    assert len(runs) == 1 + len(flux) * (len(EVERY) - 1)
+    assert len(runs) == 1 + len(flux) * (len(flux[0].whos) - 1)
     large = [job for job in FULL if job.model.alone]
     assert {who for _, who in runs_of(large[:1], EVERY)} == {RESIDENT, OURS}
 
@@ -117,8 +121,7 @@ def test_pinning_each_weight_rounds_it_up_and_counts_ties_once() -> None:
     """PyTorch pins powers of two; what a peer would pin is known before the host is out of it."""
     one, tied = nn.Linear(5, 5, bias=False), nn.Linear(5, 5, bias=False)
     tied.weight = one.weight
-    pipe = SimpleNamespace(components={"one": one, "tied": tied, "other": "no network"})
-    assert pinned_bytes(pipe) == 128
+    assert pinned_bytes([one, tied]) == 128
 
 
 def test_a_peer_that_was_short_of_memory_runs_once_more_with_a_smaller_budget(
@@ -135,7 +138,7 @@ def test_a_peer_that_was_short_of_memory_runs_once_more_with_a_smaller_budget(
         return PipelineRow(job.name, who, completed=margin != 1, note=note)
 
     monkeypatch.setattr(pipeline.Bench, "_process", process)
-    monkeypatch.setattr(pipeline.Store, "put", lambda *_: None)
+    monkeypatch.setattr(pipeline.Store, "put", lambda *_, **__: None)
     options = pipeline._parser().parse_args(["--cpu", "--who", f"{MODEL},{MMGP}"])
     bench = pipeline.Bench(options, [SMALL], tmp_path, None)
     bench.run()
@@ -148,7 +151,7 @@ def test_a_plan_is_printed_without_running(capsys: pytest.CaptureFixture[str]) -
     assert pipeline.main(["--plan", "--only", "sdxl *"]) == 0
     told = capsys.readouterr().err
     assert "weights are drawn" in told
-    assert all(f"sdxl 1024 30steps 4GiB | {who}" in told for who in EVERY)
+    assert all(f"sdxl 1024 30steps 4GiB | {who}" in told for who in PEERS if who != WIDENED)
 
 
 @pytest.mark.parametrize("how", [None, "fp8"])
@@ -186,3 +189,30 @@ def test_a_row_of_ours_is_within_the_card_and_tells_its_stages(tmp_path: Path) -
     failed = row_of(place, replace(SMALL, card="1MiB"), OURS, math.inf)
     assert not failed.completed
     assert "MemoryShortage" in failed.note
+
+
+def test_an_encoder_alone_is_used_in_float32_and_has_the_bits_of_one_that_was_converted(
+    tmp_path: Path,
+) -> None:
+    """Which is larger than the card, as its row says; what was widened is in the plan."""
+    job = next(job for job in MINI if job.model.part is not None and job.model.weights == "fp8")
+    place = Place(None, tmp_path, None)
+    whole, ours = (row_of(place, job, who, -math.inf) for who in (RESIDENT, OURS))
+    assert whole.completed, whole.note
+    assert ours.completed, ours.note
+    assert ours.digest == whole.digest
+    assert ours.peak_reserved_bytes is not None
+    assert ours.peak_reserved_bytes <= job.bytes < (whole.peak_reserved_bytes or 0)
+    assert "for layers in float32" in ours.note
+
+
+def test_an_encoder_that_the_host_cannot_hold_in_float32_is_not_widened_there(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Its row says how much it would take; nothing dies of it."""
+    job = next(job for job in MINI if job.model.part is not None)
+    little = replace(read_host_memory(), ram_available=HOST_MARGIN)
+    monkeypatch.setattr("pipeline_part.read_host_memory", lambda: little)
+    row = row_of(Place(None, tmp_path, None), job, GROUP, math.inf)
+    assert not row.completed
+    assert "of host memory" in row.note

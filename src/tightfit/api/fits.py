@@ -27,6 +27,7 @@ def fit(
     reserve: str | int | None = None,
     mode: str = "auto",
     pack: str = "auto",
+    compute: str | Mapping[str, str] = "auto",
     example: Mapping[str, Any] | Sequence[Any] | None = None,
     method: str = "forward",
     traces: bool = False,
@@ -57,6 +58,9 @@ def fit(
             ``none`` (all streamed).
         pack: ``auto`` (weights are packed, without loss, where a call is the faster for it), ``on``
             (all that get smaller), or ``off``.
+        compute: ``auto``, or the dtype that every call computes in, such as ``float32``, whatever
+            it is given and its weights are stored in: they move as they are stored, and are widened
+            just before a layer runs. Of a pipeline: by the names of its networks.
         example: of a module: arguments of a typical call, by name or in order; only their shapes
             are looked at. Without them the first call tells, and the weights are placed anew then.
         method: what `example` is for: ``forward``, ``encode`` or ``decode``.
@@ -82,13 +86,14 @@ def fit(
     if is_pipeline(x):
         if example is not None or traces or compares:
             raise UsageError("example, traces and compares are of a module, not of a pipeline.")
-        pipelines.fit_pipeline(x, **terms)
+        pipelines.fit_pipeline(x, compute=compute, **terms)
         return x
     if not isinstance(x, nn.Module):
         raise UsageError(
             f"fit takes a torch.nn.Module or a pipeline of diffusers, not a {type(x).__name__}."
         )
-    fitting.fit(x, example=example, method=method, traces=traces, compares=compares, **terms)
+    terms |= {"method": method, "traces": traces, "compares": compares}
+    fitting.fit(x, example=example, compute=fitting.one_dtype(compute), **terms)
     return x
 
 

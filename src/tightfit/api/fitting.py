@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any
 from weakref import WeakKeyDictionary
 
+import torch
 from torch import nn
 
 from tightfit.adapters.gguf_types import refuse_unreadable
@@ -31,6 +32,7 @@ from tightfit.run.fitting.keeping import Terms
 from tightfit.run.fitting.need import Call
 from tightfit.run.fitting.placing import PACKS, Pack
 from tightfit.run.planning.supplies import supply_of
+from tightfit.weigh.conversions import COMPUTES, compute_in
 from tightfit.weigh.tensors import weights
 
 _known: dict[nn.Module, Fitted] = {}
@@ -47,6 +49,7 @@ def fit(
     reserve: str | int | None = None,
     mode: str = "auto",
     pack: str = "auto",
+    compute: str = "auto",
     example: Mapping[str, Any] | Sequence[Any] | None = None,
     method: str = "forward",
     traces: bool = False,
@@ -69,7 +72,8 @@ def fit(
     opened = card if isinstance(card, Card) else open_card(card)
     amount = wish.on(opened.name, opened.read().total)
     call = None if example is None else _call(method, example)
-    _take(module, opened, amount, mode, pack, call, traces=traces, compares=compares)
+    dtype = dtype_of(compute)
+    _take(module, opened, amount, mode, pack, call, compute=dtype, traces=traces, compares=compares)
     return module
 
 
@@ -80,6 +84,7 @@ def fit_at_rest(
     budget: Budget,
     mode: str,
     pack: str,
+    compute: torch.dtype | None = None,
     shares: bool = False,
 ) -> Fitted:
     """As `fit`, for somebody who has more models than this one: its first call brings it.
@@ -88,7 +93,29 @@ def fit_at_rest(
     """
     _check_terms(mode, pack)
     refuse_unreadable(module)
-    return _take(module, card, budget, mode, pack, None, at_rest=True, shares=shares)
+    return _take(
+        module, card, budget, mode, pack, None, compute=compute, at_rest=True, shares=shares
+    )
+
+
+def one_dtype(compute: str | Mapping[str, str]) -> str:
+    """What is said of a module. Raises `UsageError` for what is said of a pipeline's networks."""
+    if isinstance(compute, str):
+        return compute
+    raise UsageError("compute of a module is one dtype, such as float32; by name of a pipeline.")
+
+
+def dtype_of(compute: str) -> torch.dtype | None:
+    """What a module is to compute in; None is that its calls tell.
+
+    Raises `UsageError` for what is no such name.
+    """
+    if compute == "auto":
+        return None
+    names = {str(dtype).removeprefix("torch."): dtype for dtype in COMPUTES}
+    if compute not in names:
+        raise UsageError(f"compute `{compute}` is unknown: use auto, {', '.join(names)}.")
+    return names[compute]
 
 
 def _take(
@@ -99,6 +126,7 @@ def _take(
     pack: str,
     example: Call | None,
     *,
+    compute: torch.dtype | None = None,
     at_rest: bool = False,
     shares: bool = False,
     traces: bool = False,
@@ -106,6 +134,8 @@ def _take(
 ) -> Fitted:
     """Fit it; where that fails, it is nobody's."""
     refuse_unsupported(module, card)
+    if compute is not None and not card.supports(compute):
+        raise UsageError(f"{card.name} does not compute in {str(compute).removeprefix('torch.')}.")
     own = own_bytes(module)
     terms = Terms(
         _supply(card, budget, own=own),
@@ -118,11 +148,12 @@ def _take(
     )
     kept = Fitted(module, card, terms, turn=card.alone)
     _claim(module, kept)
+    compute_in(module, compute)
     try:
         with card.alone():
             kept.open(example, at_rest=at_rest)
     except BaseException:
-        _known.pop(module, None)
+        _release(module)
         raise
     return kept
 
@@ -140,7 +171,7 @@ def unfit(module: nn.Module) -> nn.Module:
     Raises `UsageError` for a module that is not fitted, and from within a call of it.
     """
     fitted(module).close()
-    _known.pop(module, None)
+    _release(module)
     return module
 
 
@@ -224,7 +255,13 @@ def _claimed(module: nn.Module, by: Fitted) -> Iterator[None]:
     try:
         yield
     finally:
-        _known.pop(module, None)
+        _release(module)
+
+
+def _release(module: nn.Module) -> None:
+    """It is nobody's, and computes in what it is stored in."""
+    _known.pop(module, None)
+    compute_in(module, None)
 
 
 def _claim(module: nn.Module, by: Fitted) -> None:

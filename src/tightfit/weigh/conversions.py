@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import nn
@@ -26,6 +27,24 @@ BLOCK = 128
 """Rows and columns for which a scale of two axes stands, where it is neither of the tensor nor of
 its rows; in the wild ``weight_scale_inv``, which is multiplied by like the others."""
 Grid = Literal["tensor", "rows", "blocks"]
+_asked: WeakKeyDictionary[nn.Module, torch.dtype] = WeakKeyDictionary()
+"""What modules were asked to compute in, like their scales a thing of theirs."""
+
+
+def compute_in(module: nn.Module, dtype: torch.dtype | None) -> None:
+    """From here on, calls of `module` are to compute in `dtype`, whatever they are given.
+
+    None is that nobody asks: what a call is given decides.
+    """
+    if dtype is None:
+        _asked.pop(module, None)
+    else:
+        _asked[module] = dtype
+
+
+def computes_in(module: nn.Module) -> torch.dtype | None:
+    """What was asked for; None is that its calls tell."""
+    return _asked.get(module)
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,37 +122,43 @@ class Conversions:
         layers: whose weights are, in the order of registration.
         usual: what a call computes in that is given no floats: what most of the other weights are
             stored in, or bfloat16 where there are none.
+        asked: what all calls compute in; None is that `usual` and what they are given decide.
     """
 
     layers: tuple[Layer, ...] = ()
     usual: torch.dtype = torch.bfloat16
+    asked: torch.dtype | None = None
 
     @classmethod
     def of(cls, module: nn.Module) -> Conversions:
         """Plain tensors of eight-bit floats, with or without a scale, and of ``int8`` with one.
 
         A layer that has a scale and a way of its own to run is left alone: it computes with what
-        is stored. Where there are such weights, the halves of other layers are there too, for calls
-        in a wider dtype; a module without any is its own business. Raises `UsageError`, by its
-        path, for a scale of another shape.
+        is stored. Where there are such weights, or the module was asked to `compute_in` something,
+        the halves of other layers are there too; else a module without any is its own business.
+        Raises `UsageError`, by its path, for a scale of another shape.
         """
+        asked = computes_in(module)
         helds = [held for held in weights(module) if not is_shell(held.tensor)]
         scales = _scales(helds)
         owned: dict[str, list[Held]] = {}
         for held in helds:
             owned.setdefault(held.leaf, []).append(held)
         layers = [_layer(name, inside, scales) for name, inside in owned.items()]
-        if any(layers):
-            layers += [_halves(name, inside) for name, inside in owned.items()]
         aside = {id(scale.tensor) for scale in scales.values()}
+        if asked is not None or any(layers):
+            layers += [_halves(name, inside, aside, asked) for name, inside in owned.items()]
         others = (held.tensor for held in helds if id(held.tensor) not in aside)
-        return cls(tuple(filter(None, layers)), _most(others) or torch.bfloat16)
+        usual = asked or _most(others) or torch.bfloat16
+        return cls(tuple(filter(None, layers)), usual, asked)
 
     def dtype(self, given: Iterable[object]) -> torch.dtype:
         """What a call that is `given` these computes in: the floats that most values come in.
 
-        It depends on nothing else, room least of all.
+        Unless something else was asked for. It depends on nothing else, room least of all.
         """
+        if self.asked is not None:
+            return self.asked
         return _most(each for each in given if isinstance(each, torch.Tensor)) or self.usual
 
 
@@ -172,14 +197,22 @@ def _layer(name: str, helds: Sequence[Held], scales: dict[int, Held]) -> Layer |
     return Layer(name, (*(_converted(held, scale) for held, scale in found), *beside))
 
 
-def _halves(name: str, helds: Sequence[Held]) -> Layer | None:
-    """Of a module without eight-bit weights."""
+def _halves(
+    name: str, helds: Sequence[Held], scales: set[int], asked: torch.dtype | None
+) -> Layer | None:
+    """Of a module without eight-bit weights; as `asked`, with its buffers, or as calls need them.
+
+    `scales` are ids of tensors that are not meant.
+    """
     if any(map(_is_stored, helds)):
         return None
+    kinds = (Kind.PARAMETER,) if asked is None else (Kind.PARAMETER, Kind.BUFFER)
     found = [
-        Converted(held, follows=False)
+        Converted(held, follows=asked is not None)
         for held in helds
-        if held.kind is Kind.PARAMETER and held.tensor.dtype in (torch.float16, torch.bfloat16)
+        if held.kind in kinds
+        and held.tensor.dtype in (torch.float16, torch.bfloat16)
+        and id(held.tensor) not in scales
     ]
     return Layer(name, tuple(found)) if found else None
 

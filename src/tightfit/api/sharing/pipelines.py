@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from tightfit.adapters.live.pipeline import components_of, unload_by
+from tightfit.api.fitting import dtype_of
 from tightfit.api.sharing.shared_card import SharedCard
 from tightfit.api.sharing.shared_vae import Codes, SharedVae
 from tightfit.api.sharing.taken import Taken
@@ -130,12 +131,15 @@ class FittedPipeline:
         """What became of an encode or a decode of it."""
         self.codings = [*self.codings, *attempts][-_REMEMBERED:]
 
-    def open(self, *, mode: str, pack: str, label: str = "") -> None:
+    def open(
+        self, *, mode: str, pack: str, compute: str | Mapping[str, str] = "auto", label: str = ""
+    ) -> None:
         """Take every part, under names that begin with `label`.
 
         Whatever happens, those that were taken are given back.
         """
         shared = self.shared
+        dtypes = _dtypes(self.pipe, compute)
         try:
             for each in components_of(self.pipe):
                 name = label + each.name
@@ -144,7 +148,10 @@ class FittedPipeline:
                         each.module, name, self, lambda taken: SharedVae(shared, taken).begin()
                     )
                 else:
-                    taken = shared.take(each.module, name, self, mode=mode, pack=pack)
+                    dtype = dtypes.get(each.name, "auto")
+                    taken = shared.take(
+                        each.module, name, self, mode=mode, pack=pack, compute=dtype
+                    )
                 self._parts[each.name] = taken
             self._undo.callback(unload_by(self.pipe, self._unload))
         except BaseException:
@@ -188,22 +195,53 @@ def fit_pipeline(
     reserve: str | int | None,
     mode: str,
     pack: str,
+    compute: str | Mapping[str, str] = "auto",
 ) -> None:
     """Fit every network of `pipe`, which has the card to itself; see `tightfit.fit`."""
     wish = BudgetWish.of(vram, reserve)
     refuse_known(pipe)
-    components_of(pipe)  # what is refused is, before a card is opened
+    _dtypes(pipe, compute)  # what is refused is, before a card is opened
     opened = card if isinstance(card, Card) else open_card(card)
     shared = SharedCard(opened, wish.on(opened.name, opened.read().total))
-    keep(FittedPipeline(pipe, shared), mode=mode, pack=pack)
+    keep(FittedPipeline(pipe, shared), mode=mode, pack=pack, compute=compute)
 
 
-def keep(fitted: FittedPipeline, *, mode: str, pack: str, label: str = "") -> None:
+def keep(
+    fitted: FittedPipeline,
+    *,
+    mode: str,
+    pack: str,
+    compute: str | Mapping[str, str] = "auto",
+    label: str = "",
+) -> None:
     """Fit it, and know it from then on."""
     refuse_known(fitted.pipe)
-    fitted.open(mode=mode, pack=pack, label=label)
+    fitted.open(mode=mode, pack=pack, compute=compute, label=label)
     with _guard:
         _known[id(fitted.pipe)] = fitted
+
+
+def _dtypes(pipe: Any, compute: str | Mapping[str, str]) -> Mapping[str, str]:
+    """By network, of those that are not to tell by their calls what they compute in.
+
+    Raises `UsageError` for what is no network of `pipe`, for a VAE, and for unknown names.
+    """
+    networks = [each.name for each in components_of(pipe) if not each.is_vae]
+    if isinstance(compute, str):
+        if compute == "auto":
+            return {}
+        raise UsageError(
+            f"compute of a pipeline is by network, such as {{'{networks[0]}': '{compute}'}}: "
+            "steps and VAE have the dtype of what they are given."
+        )
+    for name, dtype in compute.items():
+        if name not in networks:
+            raise UsageError(
+                f"compute is of networks that are no VAEs, here {', '.join(networks)}: not of "
+                f"`{name}`."
+            )
+        dtype_of(dtype)
+    return compute
 
 
 def refuse_known(pipe: Any) -> None:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import gc
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any, TypeVar
 
 from torch import nn
 
 from tightfit.adapters.live.pipeline import is_pipeline
+from tightfit.api.fitting import one_dtype
 from tightfit.api.sharing import pipelines
 from tightfit.api.sharing.pipelines import FittedPipeline
 from tightfit.api.sharing.shared_card import SharedCard, is_alone, unfit_alone
@@ -119,13 +120,22 @@ class Session:
         for each, budget in zip(self._shared, budgets, strict=True):
             each.budget = budget
 
-    def fit(self, x: T, *, card: int | Card = 0, mode: str = "auto", pack: str = "auto") -> T:
+    def fit(
+        self,
+        x: T,
+        *,
+        card: int | Card = 0,
+        mode: str = "auto",
+        pack: str = "auto",
+        compute: str | Mapping[str, str] = "auto",
+    ) -> T:
         """Let `x` run on a card of this session; see `tightfit.fit`. It comes with its first call.
 
         Args:
             x: on the host: any `torch.nn.Module`, or a `DiffusionPipeline` of diffusers.
             card: of `cards`, which one; by its place, or itself.
-            mode, pack: see `tightfit.fit`. Where `x` is there already, they stay as they were.
+            mode, pack, compute: see `tightfit.fit`. Where `x` is there already, the first two stay as
+                they were.
 
         Returns `x` itself. Raises `UsageError` for what cannot be fitted, or is, by this session or
         by something else: then nothing of it has changed.
@@ -137,12 +147,15 @@ class Session:
             self._pipelines = [each for each in self._pipelines if each.is_open]
             if is_pipeline(x):
                 made = FittedPipeline(x, shared)
-                pipelines.keep(made, mode=mode, pack=pack, label=f"{self._label(x)}.")
+                pipelines.keep(
+                    made, mode=mode, pack=pack, compute=compute, label=f"{self._label(x)}."
+                )
                 self._pipelines.append(made)
             elif isinstance(x, nn.Module):
                 if x in self._modules and is_alone(x):
                     raise UsageError(f"`{type(x).__name__}` is fitted already: unfit it first.")
-                shared.take(x, type(x).__name__, Alone(), mode=mode, pack=pack)
+                dtype = one_dtype(compute)
+                shared.take(x, type(x).__name__, Alone(), mode=mode, pack=pack, compute=dtype)
                 self._modules[x] = shared
             else:
                 raise UsageError(

@@ -12,7 +12,7 @@ from contextlib import contextmanager, nullcontext
 from torch import nn
 
 from tightfit.adapters.live.pipeline import answer_for
-from tightfit.api.fitting import fit_at_rest, refuse_fitted, refuse_unsupported, unfit
+from tightfit.api.fitting import dtype_of, fit_at_rest, refuse_fitted, refuse_unsupported, unfit
 from tightfit.api.sharing.taken import Alone, Taken
 from tightfit.card import Card
 from tightfit.errors import UsageError
@@ -27,6 +27,7 @@ from tightfit.watch import Recorder
 from tightfit.watch.events import Wait
 from tightfit.weigh import weight_bytes
 from tightfit.weigh.calibration import Calibrations
+from tightfit.weigh.conversions import computes_in
 
 _owned: dict[nn.Module, tuple[SharedCard, Taken]] = {}
 """What lies on shared cards."""
@@ -97,12 +98,21 @@ class SharedCard:
         return None if found is None else found()
 
     def take(
-        self, module: nn.Module, name: str, user: object, *, mode: str = "auto", pack: str = "auto"
+        self,
+        module: nn.Module,
+        name: str,
+        user: object,
+        *,
+        mode: str = "auto",
+        pack: str = "auto",
+        compute: str = "auto",
     ) -> Taken:
         """Fit a network, at rest; one that is there already serves this user, too.
 
         Raises `UsageError` for what is fitted by somebody else, or cannot be.
         """
+
+        dtype = dtype_of(compute)
 
         def fit(taken: Taken) -> None:
             network = fit_at_rest(
@@ -111,6 +121,7 @@ class SharedCard:
                 budget=self._budget,
                 mode=mode,
                 pack=pack,
+                compute=dtype,
                 shares=self._shares,
             )
             taken.undo.callback(lambda: unfit(module))
@@ -124,7 +135,13 @@ class SharedCard:
             self.shelf.models[taken.name] = taken
             self.shelf.link = network.terms.supply.link.per_second
 
-        return self._taken(module, name, user, fit)
+        with self.card.alone():
+            if module in self._models and computes_in(module) != dtype:
+                raise UsageError(
+                    f"`{type(module).__name__}` is here already, and computes in another dtype "
+                    "than is asked for now: give each a module of its own."
+                )
+            return self._taken(module, name, user, fit)
 
     def take_vae(
         self, module: nn.Module, name: str, user: object, begin: Callable[[Taken], None]
