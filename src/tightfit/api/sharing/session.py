@@ -134,8 +134,8 @@ class Session:
         Args:
             x: on the host: any `torch.nn.Module`, or a `DiffusionPipeline` of diffusers.
             card: of `cards`, which one; by its place, or itself.
-            mode, pack, compute: see `tightfit.fit`. Where `x` is there already, the first two stay as
-                they were.
+            mode, pack, compute: see `tightfit.fit`. Where `x` is there already, the first two stay
+                as they were.
 
         Returns `x` itself. Raises `UsageError` for what cannot be fitted, or is, by this session or
         by something else: then nothing of it has changed.
