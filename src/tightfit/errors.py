@@ -14,6 +14,7 @@ A message says what, how much, what was tried and what to do.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 
 class TightfitError(Exception):
@@ -47,6 +48,8 @@ class MemoryShortage(TightfitError):
     exit_code = 3
     attempts: Sequence[object] = ()
     """The rungs that were tried, where a ladder was climbed."""
+    recorder: Any = None
+    """Who was told of the job, where somebody was; the log of the job is written from it."""
 
     def __init__(
         self, what: str, *, figures: str = "", tried: Sequence[str] = (), advice: str = ""

@@ -24,6 +24,7 @@ PUBLIC = [
     "load_pipeline",
     "load_weights",
     "make_plan",
+    "memory_log",
     "pack",
     "pickles_allowed",
     "placed",

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from tightfit.api.generation.whole_pipeline import load_pipeline
     from tightfit.api.leaking import leakcheck
     from tightfit.api.loading import load_weights
+    from tightfit.api.memory_log import memory_log
     from tightfit.api.packing.packing import pack, unpack
     from tightfit.api.planning.planning import make_plan
     from tightfit.api.result import Frames, Result
@@ -40,6 +41,7 @@ __all__ = [
     "load_pipeline",
     "load_weights",
     "make_plan",
+    "memory_log",
     "pack",
     "pickles_allowed",
     "placed",
@@ -67,6 +69,7 @@ _HOMES = {
     "load_pipeline": "api.generation.whole_pipeline",
     "load_weights": "api.loading",
     "make_plan": "api.planning.planning",
+    "memory_log": "api.memory_log",
     "pack": "api.packing.packing",
     "pickles_allowed": "weigh.files.pickles",
     "placed": "api.fitting",

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tightfit.api.memory_log import write_log
 from tightfit.cli.asked import arguments
-from tightfit.errors import InputError, MemoryShortage, TightfitError
-from tightfit.media.files import whole_file
-from tightfit.report.oom_log import MOST_EVENTS, as_text, oom_log
-from tightfit.report.record import Report
 
 if TYPE_CHECKING:
     from tightfit.watch import Recorder
@@ -22,34 +18,6 @@ def log_path(out: Path) -> Path:
 
 
 def write_memory_log(out: Path, error: BaseException, recorder: Recorder) -> Path | None:
-    """Write the log if memory is the reason for `error`; where it is, or None.
-
-    A log that cannot be written must not hide the error, so then there is none.
-    """
-    if not ended_by_memory(error):
-        return None
-    report = getattr(error, "report", None)
-    log = oom_log(
-        arguments.get(),
-        error=str(error),
-        report=report.as_dict() if isinstance(report, Report) else None,
-        header=recorder.header(),
-        events=recorder.newest(MOST_EVENTS),
-    )
+    """Write the log if memory is the reason for `error`; where it is, or None."""
     path = log_path(out)
-    with suppress(InputError, OSError):
-        with whole_file(path) as part:
-            part.write_text(as_text(log), encoding="utf-8")
-        return path
-    return None
-
-
-def ended_by_memory(error: BaseException) -> bool:
-    """Whether memory is the reason, in whatever form it was raised."""
-    if isinstance(error, MemoryShortage):
-        return True
-    if isinstance(error, TightfitError):
-        return False
-    from tightfit.run.ladder.oom import device_oom_behind
-
-    return device_oom_behind(error) is not None
+    return path if write_log(path, error, recorder, arguments=arguments.get()) else None

@@ -21,6 +21,7 @@ def oom_log(
     report: Mapping[str, Any] | None,
     header: Mapping[str, Any],
     events: Sequence[Mapping[str, Any]],
+    attempts: Sequence[Mapping[str, Any]] = (),
 ) -> dict[str, Any]:
     """JSON values: the command, versions, ledger, attempts, and the last events.
 
@@ -32,6 +33,7 @@ def oom_log(
         report: of the job; None where it did not get as far.
         header: of its trace.
         events: the newest of its trace; no more than `MOST_EVENTS` are kept.
+        attempts: every way that was tried, where the report does not say.
     """
     known = without_prompts(report or {})
     kept = [without_prompts(event) for event in events if event["event"] != "report"][-MOST_EVENTS:]
@@ -46,7 +48,7 @@ def oom_log(
         **({"card": known["card"]} if known.get("card") else {}),
         **head,
         "ledger": known.get("ledger") or _planned(kept),
-        "attempts": known.get("attempts", []),
+        "attempts": known.get("attempts") or without_prompts({"of": attempts})["of"],
         "report": known,
         "events": kept,
     }

@@ -228,6 +228,7 @@ def _refuse_too_large(task: _Task) -> None:
     except MemoryShortage as error:
         about = task.chosen.about(None)
         error.report = refused(error, task.memory, about, task.before, task.started)
+        error.recorder = task.timeline.watching.recorder
         raise
 
 
