@@ -3,57 +3,41 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Hashable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, field, replace
-from functools import partial
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
 from typing import Any
 from weakref import WeakMethod
 
-import torch
 from torch import nn
-from torch.utils._pytree import tree_map
 
-from tightfit.card import Card, Reading
+from tightfit.card import Card
 from tightfit.errors import MemoryShortage, UsageError
 from tightfit.place.streaming.home import bring_home
 from tightfit.place.streaming.streamed import Streaming
 from tightfit.place.streaming.tables import forget_graphs
 from tightfit.plan.budget import Budget
 from tightfit.plan.plan import Plan
-from tightfit.plan.streaming.residency import Mode
-from tightfit.run.fitting.alterations import WRITTEN_AFTER, Alterations
-from tightfit.run.fitting.aside import drawn
-from tightfit.run.fitting.entries import Entries
-from tightfit.run.fitting.halves import Halves
-from tightfit.run.fitting.keeping import PARTS, Change, Keeping, Terms
+from tightfit.run.fitting.alterations import WRITTEN_AFTER
+from tightfit.run.fitting.calls import Calls, MakesRoom, Neighbours, TakesRoom
+from tightfit.run.fitting.contents import Contents
+from tightfit.run.fitting.keeping import Keeping
 from tightfit.run.fitting.lessons import Lessons
 from tightfit.run.fitting.lora import check_loading
-from tightfit.run.fitting.missed import none_missed, refuse_made_of_nothing
-from tightfit.run.fitting.need import Call, Need, need_of
-from tightfit.run.fitting.part_doors import PartDoors
-from tightfit.run.fitting.placing import Weighed
-from tightfit.run.fitting.pressure import Pressure
+from tightfit.run.fitting.need import Call, Need
+from tightfit.run.fitting.placement import Change
+from tightfit.run.fitting.terms import Terms
 from tightfit.run.fitting.told_steps import ToldSteps
-from tightfit.run.fitting.tuners import Tuners, written
-from tightfit.run.ladder.ladder import Ladder
-from tightfit.run.ladder.once import once
-from tightfit.run.ladder.release import empty_frames
-from tightfit.run.ladder.rung import Attempt, Rung, Stage
-from tightfit.units import MIB, format_bytes
+from tightfit.run.fitting.tries import Tries
+from tightfit.run.fitting.tuners import written
+from tightfit.run.fitting.ways_in import WaysIn
+from tightfit.run.ladder.rung import Attempt, Stage
+from tightfit.units import format_bytes
 from tightfit.watch import Recorder
-from tightfit.watch.events import Oom
 from tightfit.watch.teller import Teller
-from tightfit.weigh.tensors import weights
 
 _KEPT = 4096
 """Events that are kept for whoever asks what happened, where nobody brought a recorder."""
-_WATCHED = 3
-"""Calls of each shape whose peak is looked at."""
-_HALVES = (
-    "a batch was run in two halves, since there was no room for the whole even with everything "
-    "streamed: results are those of the whole but for rounding"
-)
 
 
 @dataclass(eq=False, repr=False)
@@ -66,8 +50,6 @@ class Fitted:
         terms: what was asked for.
         attempts: calls that ran out of memory, and what was tried then.
         notes: what was found on the way.
-        calls: that were made.
-        halved: how often a batch was parted in two, since there was no room for it.
         makes_room: called at the beginning of each call from outside, before its weights are placed
             or stay. What it is given tells, when asked, the bytes of the card that the module would
             like to have beyond what its weights take now: all that may be resident, what the call
@@ -86,29 +68,20 @@ class Fitted:
     terms: Terms
     attempts: list[Attempt] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
-    calls: int = 0
-    halved: int = 0
-    makes_room: Callable[[Callable[[], int]], None] | None = None
-    takes_room: Callable[[], int] | None = None
+    makes_room: MakesRoom | None = None
+    takes_room: TakesRoom | None = None
     turn: Callable[[], AbstractContextManager[object]] = nullcontext
     _lock: threading.RLock = field(default_factory=threading.RLock)
-    _halved: dict[Hashable, int] = field(default_factory=dict)
-    _looked: set[Hashable] = field(default_factory=set)
-    _pressure: Pressure = field(default_factory=Pressure)
     _inside: bool = False
-    _keeping: Keeping | None = None
-    _entries: Entries | None = None
-    _alterations: Alterations | None = None
-    _part_doors: PartDoors | None = None
-    _ordered: set[str] = field(default_factory=set)
+    _calls: Calls | None = None
+    _ways_in: WaysIn | None = None
     _opened: bool = False
-    _altered: bool = False
-    _paths: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
         """Nothing is placed yet."""
         note = WeakMethod(self._note)
         self._lessons = Lessons(self.module, self.card, lambda text: _told(note, text))
+        self._contents = Contents(self.module, self._lessons)
         name = type(self.module).__name__
         self.teller = Teller(name, self.card, self.terms.recorder or Recorder(limit=_KEPT))
         self._steps = ToldSteps(self.teller)
@@ -148,6 +121,16 @@ class Fitted:
         self.teller.recorder = recorder
 
     @property
+    def calls(self) -> int:
+        """That were made."""
+        return 0 if self._calls is None else self._calls.made
+
+    @property
+    def halved(self) -> int:
+        """How often a batch was parted in two, since there was no room for it."""
+        return 0 if self._calls is None else self._calls.halved
+
+    @property
     def changes(self) -> list[Change]:
         """Each time that weights were placed anew."""
         return self._kept.changes
@@ -164,6 +147,16 @@ class Fitted:
     def rests(self) -> bool:
         """Whether its weights left the card, or never came, and its next call brings them."""
         return self._keeping is not None and self._keeping.rests
+
+    @property
+    def _keeping(self) -> Keeping | None:
+        return None if self._calls is None else self._calls.keeping
+
+    @property
+    def _calling(self) -> Calls:
+        if self._calls is None:
+            raise UsageError(f"`{type(self.module).__name__}` is not fitted.")
+        return self._calls
 
     @property
     def _kept(self) -> Keeping:
@@ -184,24 +177,17 @@ class Fitted:
 
     def open(self, example: Call | None = None, *, at_rest: bool = False) -> None:
         """Place the weights, for a call like `example` where there is one; `at_rest`, none yet."""
-        _refuse_inference_tensors(self.module)
         forget_graphs(self.module)
-        need, order = self._lessons.of(example)
-        weighed = Weighed.of(self.module, order)
-        self._paths = _paths_of(self.module)
+        need, weighed = self._contents.weigh(example)
         arriving = 0 if example is None else example.arriving()
-        self._keeping = keeping = Keeping(
-            self.module, self.card, self.terms, weighed, teller=self.teller
-        )
+        keeping = Keeping(self.module, self.card, self.terms, weighed, teller=self.teller)
+        tries = Tries(keeping, self.teller, self.attempts, self.notes)
+        self._calls = Calls(keeping, self._lessons, tries)
         try:
             keeping.rests = at_rest
             if not at_rest:
                 with self.teller.moves():
-                    self._held(
-                        lambda: keeping.replan(need, arriving, why="it was fitted"),
-                        lambda less, mode: keeping.lower(need, arriving, less, mode),
-                        Stage("load", f"Not enough memory to place {weighed.name}."),
-                    )
+                    self._place(need, arriving, "it was fitted")
             self._opened = True
             self._open_ways()
             self._show_own()
@@ -223,10 +209,9 @@ class Fitted:
         be called during a call.
         """
         with self._lock:
-            self.terms = _with_budget(self.terms, budget.budget, budget.reserve)
+            self.terms = self.terms.with_budget(budget, spare=spare)
             if self._keeping is not None:
-                planned = max(1, budget.budget - spare)
-                self._keeping.terms = _with_budget(self._keeping.terms, planned, budget.reserve)
+                self._keeping.terms = self._keeping.terms.with_budget(budget, spare=spare)
 
     def rest(self) -> int:
         """Its weights leave the card until the next call; how many bytes came free.
@@ -249,7 +234,7 @@ class Fitted:
             if self._keeping is None:
                 return 0
             self._keeping.call = self.calls or None
-            self._pressure.moved()
+            self._calling.moved()
             self._steps.tell(self._keeping.session)
             freed = self._keeping.rest()
             self._watch_parts()
@@ -273,30 +258,23 @@ class Fitted:
 
     def _open_ways(self) -> None:
         """From here on, calls and what changes weights come here first."""
-        self._entries = Entries(self.module, self.card.device, self._enter, self._note)
-        self._alterations = Alterations(self.module, self._alter, self._write)
+        self._ways_in = WaysIn(
+            self.module, self.card.device, self._enter, self._alter, self._write, self._note
+        )
         self._watch_parts()
 
     def _watch_parts(self) -> None:
         """Where it is at rest, calls of its parts come here as well: they wake it."""
-        if self.rests and not self._inside and self._part_doors is None:
-            self._part_doors = PartDoors(self.module, self._enter)
-
-    def _leave_parts(self) -> None:
-        if self._part_doors is not None:
-            self._part_doors.close()
-            self._part_doors = None
+        if self._ways_in is not None and self.rests and not self._inside:
+            self._ways_in.open_parts()
 
     def _to_host(self) -> None:
         """Everything that is the module's is on the host, also what it has got since."""
-        self._leave_parts()
         if self._keeping is not None:
             self._steps.tell(self._keeping.session)
-        if self._entries is not None:
-            self._entries.close()
-        if self._alterations is not None:
-            self._alterations.close()
-        self._entries = self._alterations = None  # they know this: a cycle would keep weights
+        if self._ways_in is not None:
+            self._ways_in.close()
+        self._ways_in = None
         if self._keeping is not None:
             self._keeping.close()
         if self._opened:
@@ -337,7 +315,7 @@ class Fitted:
         """What writes to weights finds them on the host, where they are until the next call."""
         with self.turn(), self._lock:
             self._refuse_altering(method)
-            self._altered = True
+            self._contents.altered = True
             self._to_host()
             try:
                 return written(self.module, method, lambda: run(*args, **kwargs))
@@ -354,46 +332,42 @@ class Fitted:
                 f"`{method}` would change the weights of `{name}`, which lie as a plan of their "
                 "own says: do that before, and plan again."
             )
-        self._refuse_unsound()
+        self._contents.refuse_unsound(self._kept.session)
 
     def _place_again(self, why: str) -> None:
         """Where there is no room, the next call will say so."""
-        if not self._altered or self._kept.rests:
+        if not self._contents.altered or self._kept.rests:
             return
         arriving = 0 if self._lessons.like is None else self._lessons.like[1]
         need = self._renew(None)
-        keeping = self._kept
         try:
-            self._held(
-                lambda: keeping.replan(need, arriving, why=why),
-                lambda less, mode: keeping.lower(need, arriving, less, mode),
-                Stage("load", f"Not enough memory to place {keeping.weighed.name}."),
-            )
+            self._place(need, arriving, why)
         except MemoryShortage as error:
             self._note(f"{why}, and there was no room for the weights then: {error.what}")
         self._show_own()
 
+    def _place(self, need: Need, arriving: int, why: str) -> None:
+        """Place the weights for a call, with fewer on the card where it is full."""
+        keeping = self._kept
+        self._calling.tries.held(
+            lambda: keeping.replan(need, arriving, why=why),
+            lambda less, mode: keeping.lower(need, arriving, less, mode),
+            Stage("load", f"Not enough memory to place {keeping.weighed.name}."),
+            call=self.calls,
+        )
+
     def _notice(self, call: Call) -> None:
         """Weigh the module anew where it has other weights than when it was weighed."""
-        keeping = self._kept
         if self.terms.fixed is not None:
             return
-        session = keeping.session
-        differs = _paths_of(self.module) != self._paths if session is None else session.differs
-        if not differs and not self._altered:
+        contents, session = self._contents, self._kept.session
+        if not contents.differ(session):
             return
         try:
-            self._refuse_unsound()
+            contents.refuse_unsound(session)
         finally:
-            self._altered = True
+            contents.altered = True
         self._renew(call)
-
-    def _refuse_unsound(self) -> None:
-        """What came to the module, or was done to it, while weights were away, and past us."""
-        session = self._kept.session
-        if session is not None and session.differs:
-            refuse_made_of_nothing(session.newcomers())
-            Tuners(self.module).refuse_fused_unseen(self._lessons.tuners)
 
     def _renew(self, call: Call | None) -> Need:
         """The module as it is now is weighed, with all of it on the host; what `call` needs of it.
@@ -402,16 +376,8 @@ class Fitted:
         """
         self._to_host()
         try:
-            _refuse_inference_tensors(self.module)
-            self._lessons.forget()
-            self._ordered.clear()
-            self._looked.clear()
-            self._halved.clear()
-            self._pressure.moved()
-            need, order = self._lessons.of(call)
-            self._kept.weighed = Weighed.of(self.module, order)
-            self._paths = _paths_of(self.module)
-            self._altered = False
+            self._calling.forget()
+            need, self._kept.weighed = self._contents.weigh(call)
         finally:
             self._open_ways()
         return need
@@ -428,268 +394,38 @@ class Fitted:
             if self._inside:
                 return run(*args, **kwargs)
             self._inside = True
-            self._leave_parts()
+            if self._ways_in is not None:
+                self._ways_in.close_parts()
             try:
                 call = Call(method, args, kwargs)
                 self._notice(call)
                 start = self.teller.recorder.now()
                 with self.teller.moves():
-                    value = self._call(call, run)
+                    beside = Neighbours(self.makes_room, self.takes_room)
+                    value = self._calling.make(call, run, beside)
                 self._lessons.remember(call)
                 self._steps.ended(start, self._kept.session)
                 return value
-            except BaseException:
+            except BaseException as error:
                 if self._keeping is not None and self._keeping.session is not None:
                     self._keeping.session.end_calls()
+                if isinstance(error, MemoryShortage):
+                    error.recorder = self.teller.recorder
                 raise
             finally:
                 self._inside = False
-                self.calls += 1
+                self._calling.made += 1
                 self._show_own()
                 self._watch_parts()
-
-    def _call(self, call: Call, run: Callable[..., Any]) -> Any:
-        """Whole; where there is no room for it even so, a batch in two halves."""
-        key, drawn_again = self._lessons.key(call), drawn(call.given)
-        halves = None if key is None else self._known_halves(key, call)
-        if halves is None:
-            try:
-                return self._whole(call, run, drawn_again)
-            except MemoryShortage as shortage:
-                halves = self._halves_of(call)
-                if halves is None:
-                    raise
-                empty_frames(shortage)
-            drawn_again()
-        room = self._kept.supply_now().room
-        parts = [self._call(part, run) for part in halves.parts()]
-        value = self._joined(halves, parts)
-        if not self.halved:
-            self._note(_HALVES)
-        self.halved += 1
-        key = self._told(call)
-        self._halved[key] = max(room, self._halved.get(key, 0))
-        return value
-
-    def _joined(self, halves: Halves, parts: list[Any]) -> Any:
-        """What both gave; where there is no room for that beside the weights, these go first."""
-        values, failure = once(lambda: halves.join(parts), self.card, self._kept.keepsakes)
-        if not values and self._kept.rest():
-            values, failure = once(lambda: halves.join(parts), self.card, self._kept.keepsakes)
-        if values:
-            return values[0]
-        raise MemoryShortage(
-            f"Not enough memory to join what two halves of a batch gave in "
-            f"{type(self.module).__name__}.",
-            figures=f"{failure}.",
-        )
-
-    def _halves_of(self, call: Call) -> Halves | None:
-        """Where two halves are the whole, but for rounding, and there would be room for parts."""
-        session = self._kept.session
-        if self.terms.fixed is not None:
-            return None
-        with nullcontext() if session is None else session.asleep():
-            found = Halves.of(self.module, call)
-            if found is None:
-                return None
-            least = need_of(self.module, found.smallest, self.card)
-        fits = self._kept.has_room(least, found.smallest.arriving(), beside=found.gives)
-        return found if fits else None
-
-    def _known_halves(self, key: Hashable, call: Call) -> Halves | None:
-        """Where such a call did not fit as a whole, and there is no more room now."""
-        room = self._halved.get(key)
-        if room is None or self._kept.supply_now().room > room:
-            return None
-        return Halves.like(call)
-
-    def _whole(self, call: Call, run: Callable[..., Any], drawn_again: Callable[[], None]) -> Any:
-        keeping = self._kept
-        key, arriving = self._told(call), call.arriving()
-        lessons = self._lessons
-        if self.makes_room is not None:
-            self.makes_room(lambda: keeping.lacks(lessons.needs[key], arriving))
-
-        def made() -> Any:
-            args, kwargs = call.args, dict(call.kwargs)
-            if not call.is_there:
-                args, kwargs = tree_map(self._to_card, (args, kwargs))
-            with lessons.tuners.same_strengths(), self._nothing_missed(key):
-                return self._run(call.method, run, args, kwargs)
-
-        def first() -> Any:
-            keeping.call = self.calls
-            now, moved = self.card.read(), len(keeping.changes)
-            lessons.lacked(self._pressure.found(now))
-            need = lessons.needs[key]
-            keeping.settle(need, arriving, now)
-            if len(keeping.changes) > moved:
-                self._pressure.moved()
-                now = self.card.read()
-            if need.runs < _WATCHED:
-                self.card.reset_peaks()
-                now = self.card.read()
-            self._pressure.begins(key, now)
-            value = made()
-            if need.runs < _WATCHED:
-                lessons.saw(key, self._taken(now, arriving))
-            return value
-
-        def again(less: int, mode: Mode) -> Any:
-            drawn_again()
-            self._pressure.moved()
-            need = lessons.needs[key]
-            keeping.lower(need, arriving, less, mode)
-            value = made()
-            lessons.needs[key] = lessons.needs[key].with_room(less)
-            return value
-
-        name = type(self.module).__name__
-        stage = Stage("forward", f"Not enough memory to run {name}.")
-        while True:
-            try:
-                return self._held(first, again, stage)
-            except MemoryShortage as shortage:
-                if self.takes_room is None or not self.takes_room():
-                    raise
-                empty_frames(shortage)
-            drawn_again()
-
-    def _held(
-        self,
-        first: Callable[[], Any],
-        again: Callable[[int, Mode], Any],
-        stage: Stage,
-    ) -> Any:
-        """The value of `first`, else of `again` with fewer weights on the card; the same bits.
-
-        `again` is told how many bytes of the room to leave out, and the mode. Raises
-        `MemoryShortage` where the card is full even with everything streamed.
-        """
-        if self.terms.fixed is not None:
-            return first()
-        values, failure = once(lambda: self._within(first), self.card, self._kept.keepsakes)
-        if values:
-            return values[0]
-        self._note(f"{stage.name} {self.calls} ran out of memory and was done again: {failure}")
-        self.teller.recorder.tell(Oom(stage.name, "as placed", failure or ""))
-        room = self._kept.supply_now().room
-
-        def rungs() -> Iterator[Rung[Any]]:
-            for part in PARTS:
-                less = max(room // part, min(MIB, room // PARTS[1]))
-                left_out = partial(again, less, self.terms.mode)
-                yield Rung(f"{format_bytes(less)} left out", partial(self._within, left_out))
-            yield Rung("everything streamed", partial(self._within, partial(again, 0, "none")))
-
-        ladder = Ladder(
-            self.card,
-            self.terms.supply.budget,
-            self.terms.supply.reserve,
-            module=self.module,
-            module_name=type(self.module).__name__,
-            ask=False,
-            recorder=self.teller.recorder,
-            attempts=self.attempts,
-            notes=self.notes,
-        )
-        return ladder.climb(stage, rungs())
-
-    def _within(self, call: Callable[[], Any]) -> Any:
-        """What `call` gives, while the allocator is bounded by a budget below the card.
-
-        Not under cudaMallocAsync, which would have to have a pool made anew for each call.
-        """
-        supply = self.terms.supply
-        if supply.budget >= supply.total or self.card.allocator == "async":
-            return call()
-        with self.card.cap(supply.budget):
-            return call()
-
-    def _run(
-        self, method: str, run: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Any:
-        session = self._kept.session
-        if session is None or method == "forward":
-            return run(*args, **kwargs)
-        session.hide_own()
-        return session.whole(run, args, kwargs)
 
     def _show_own(self) -> None:
         """Pipelines read such weights between calls."""
         if self._keeping is not None and self._keeping.session is not None:
             self._keeping.session.show_own()
 
-    def _to_card(self, leaf: object) -> object:
-        if isinstance(leaf, torch.Tensor) and leaf.device.type == "cpu":
-            return leaf.to(self.card.device)
-        return leaf
-
-    @contextmanager
-    def _nothing_missed(self, key: Hashable) -> Iterator[None]:
-        """Where nobody knows which weights are used when, the first call of each placing is looked
-        at."""
-        place = (key, len(self._kept.changes))
-        if self._kept.weighed.order is not None or place in self._looked:
-            yield
-            return
-        with none_missed(self.module):
-            yield
-        self._looked.add(place)
-
-    def _told(self, call: Call) -> Hashable:
-        """Under which key the need of `call` is known; it is found where there is none yet.
-
-        So is the order in which it uses the weights: where there is none, or where others may be
-        used than before, since adapters were switched on, or another method is called.
-        """
-        key = self._lessons.key(call)
-        if key is not None:
-            return key
-        keeping = self._kept
-        known = keeping.weighed.order
-        with nullcontext() if keeping.session is None else keeping.session.asleep():
-            ask = known is None or bool(self._lessons.tuners.layers)
-            ask |= call.method not in self._ordered
-            key, order = self._lessons.learn(call, order=ask)
-        self._ordered.add(call.method)
-        if order is not None and known is not None:
-            more = set(order.foreign) - set(known.foreign)
-            order = replace(order, foreign=(*known.foreign, *more)) if more else None
-        if order is not None:
-            keeping.close()
-            keeping.weighed = Weighed.of(self.module, order)
-        return key
-
-    def _taken(self, before: Reading, arriving: int) -> int | None:
-        """By the call that is over, beside `arriving` bytes of inputs that were brought for it."""
-        peak = self.card.read().peak_allocated
-        if peak is None or before.allocated is None:
-            return None
-        return peak - before.allocated - self._kept.unpacking - arriving
-
     def _note(self, text: str) -> None:
         if text not in self.notes:
             self.notes.append(text)
-
-
-def _with_budget(terms: Terms, budget: int, reserve: int) -> Terms:
-    return replace(terms, supply=replace(terms.supply, budget=budget, reserve=reserve))
-
-
-def _paths_of(module: nn.Module) -> frozenset[str]:
-    return frozenset(held.path for held in weights(module))
-
-
-def _refuse_inference_tensors(module: nn.Module) -> None:
-    """They cannot be exchanged, nor given back, outside of that mode."""
-    path = next((held.path for held in weights(module) if held.tensor.is_inference()), None)
-    if path is not None:
-        raise UsageError(
-            f"`{path}` was made in torch.inference_mode(), and such weights cannot be given "
-            "back: load the module outside of it."
-        )
 
 
 def _told(note: WeakMethod[Any], text: str) -> None:

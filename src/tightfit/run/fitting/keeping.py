@@ -14,7 +14,6 @@ from tightfit.card import Card, Reading
 from tightfit.errors import MemoryShortage
 from tightfit.place.packing.packed import scratch_for
 from tightfit.place.packing.rate import measure_unpacking
-from tightfit.place.streaming.pinned import Pins
 from tightfit.place.streaming.streamed import Streaming, streamed
 from tightfit.plan.figure import Rate
 from tightfit.plan.plan import Plan
@@ -22,18 +21,19 @@ from tightfit.plan.streaming.residency import Mode, Residency
 from tightfit.plan.supply import Supply
 from tightfit.run.fitting.need import Need
 from tightfit.run.fitting.packs import Packs
+from tightfit.run.fitting.patience import Patience
+from tightfit.run.fitting.placement import Change, Placement
 from tightfit.run.fitting.placing import (
-    Pack,
     Weighed,
     plan_call,
     supply_of_reading,
     taken_by,
     working_of,
 )
+from tightfit.run.fitting.terms import Terms as Terms
 from tightfit.run.ladder.keepsakes import Keepsakes
 from tightfit.run.ladder.release import empty_frames
 from tightfit.units import MIB, format_bytes
-from tightfit.watch import Recorder
 from tightfit.watch.teller import Teller
 
 _BREATH = (64, 256 * MIB)
@@ -42,74 +42,10 @@ and callers take and give back from call to call must not move weights each time
 _KERNELS = 128 * MIB
 """What CUDA takes of the card, beside every allocator, when kernels are first used: 76 to 172 MiB
 were seen. Until the first call is over, so much is left free at least."""
-_PATIENCE = (3, 96)
-"""Calls in a row that must find more room before weights are brought up for it, at first; and at
-most, once it was seen that what they took was needed again soon."""
 _SLOWLY = 10e9
 """Bytes of weights that a CUDA card is taken to unpack in a second where that was not measured."""
 PARTS = (32, 8, 3)
 """Of the room, what is left out at the tries after one that ran out of memory."""
-
-
-@dataclass(frozen=True)
-class Change:
-    """One time that weights were placed anew.
-
-    Attributes:
-        call: the number of the call before which it was done, from 0; None is at the start.
-        why: in words.
-        resident_bytes: before and after.
-        seconds: that moving them took, packing and pinning included, planning not; with tries
-            just before that found too little room.
-    """
-
-    call: int | None
-    why: str
-    resident_bytes: tuple[int, int]
-    seconds: float = 0.0
-
-
-@dataclass
-class _Placement:
-    """Where the weights are now.
-
-    Attributes:
-        plan, residency: by which they were placed, and what came of it.
-        taken: bytes on the card, with what the allocator takes for them.
-        given: which of `Need.slacks` there was room for.
-    """
-
-    plan: Plan
-    residency: Residency
-    taken: int
-    given: int = 0
-
-
-@dataclass(frozen=True)
-class Terms:
-    """What was asked for.
-
-    Attributes:
-        supply: what there is of the card, with the user's budget.
-        mode: see `tightfit.plan.streaming.residency`.
-        fixed: a plan that is kept to, whatever happens; None is to follow the room.
-        pack: whether weights are packed; see `tightfit.run.fitting.placing`.
-        pins: which masters the driver holds in place.
-        shares: with other models that share, one master for the same weights of the same file.
-        traces: what each step did is kept in the session.
-        recorder: is told what happens; None is one that keeps little, for whoever asks.
-        compares: each copy is waited for and compared with its master.
-    """
-
-    supply: Supply
-    mode: Mode = "auto"
-    fixed: Plan | None = None
-    pack: Pack = "off"
-    pins: Pins = field(default_factory=Pins.none)
-    shares: bool = False
-    traces: bool = False
-    recorder: Recorder | None = None
-    compares: bool = False
 
 
 @dataclass(eq=False, repr=False)
@@ -144,11 +80,8 @@ class Keeping:
     rests: bool = False
     teller: Teller | None = None
     _stack: ExitStack = field(default_factory=ExitStack)
-    _placement: _Placement | None = None
-    _more: int = 0
-    _patience: int = _PATIENCE[0]
-    _grew: bool = False
-    _vain: int = 0
+    _placement: Placement | None = None
+    _patience: Patience = field(default_factory=Patience)
     _moving: float = 0.0
     _packed: tuple[Weighed, Packs] | None = None
 
@@ -185,8 +118,7 @@ class Keeping:
             if session.rests:
                 was_placed, self._placement, self.rests = self._placement is not None, None, True
                 self._note_taken()
-                self._more = self._vain = 0
-                self._grew = False
+                self._patience.rested()
                 self.keepsakes = self._remembered()
                 if was_placed:
                     seconds = time.perf_counter() - start
@@ -245,9 +177,7 @@ class Keeping:
         if need.allocated is None:
             working = 0
         if self._placement.taken + working > room:
-            self._more = self._vain = 0
-            if self._grew:
-                self._grew, self._patience = False, min(2 * self._patience, _PATIENCE[1])
+            self._patience.was_short()
             self.replan(need, arriving, why=f"{format_bytes(room)} are there for this call")
             return
         residency = self._placement.residency
@@ -257,14 +187,11 @@ class Keeping:
         smallest = min((piece.bytes for piece in residency.streamed), default=0)
         spare = room - working - self._placement.taken - self._breath(room)
         worth = max(smallest, room // _BREATH[0])
-        self._more = self._more + 1 if smallest and spare > max(worth, self._vain) else 0
-        if self._more >= self._patience:
+        if self._patience.is_over(spare if smallest else 0, worth):
             why = f"{format_bytes(spare)} more are free"
             self.replan(need, arriving, why=why, instead=self._placement)
             copied = self._placement.residency.moved_bytes
-            self._more, self._grew = 0, copied < residency.moved_bytes
-            # A plan takes the host milliseconds, and one that gains nothing is not made again.
-            self._vain = 0 if self._grew else spare + worth // 4
+            self._patience.was_tried(spare, worth, gained=copied < residency.moved_bytes)
 
     def _converts_in(self, need: Need, residency: Residency) -> bool:
         """Whether there is room for copies of converted weights in the dtype of the call."""
@@ -272,7 +199,7 @@ class Keeping:
             self.weighed.room(need.dtype).bytes <= residency.conversion
         )
 
-    def _is_whole_for(self, need: Need, placed: _Placement) -> bool:
+    def _is_whole_for(self, need: Need, placed: Placement) -> bool:
         """Whether all weights are resident, and may be used as a call does."""
         return not placed.residency.streamed and self._converts_in(need, placed.residency)
 
@@ -299,7 +226,7 @@ class Keeping:
 
     def _supply(self, now: Reading) -> Supply:
         ours = 0 if self.session is None else self.session.taken
-        return supply_of_reading(now, self.terms.supply, ours=ours)
+        return supply_of_reading(now, self.terms.planned, ours=ours)
 
     def _breath(self, room: int) -> int:
         if self.card.allocator == "exact":
@@ -318,7 +245,7 @@ class Keeping:
         why: str,
         less: int = 0,
         mode: Mode | None = None,
-        instead: _Placement | None = None,
+        instead: Placement | None = None,
     ) -> None:
         """Place the weights anew for a call; `less` bytes of the room are left out.
 
@@ -354,7 +281,7 @@ class Keeping:
                 if given == ways[-1]:
                     shortage = shortage or plan.shortage()
                 continue
-            if instead is not None and instead is self._placement and not _is_better(plan, instead):
+            if instead is not None and instead is self._placement and not instead.is_worse(plan):
                 return
             wide = _without(supply, less)
             reserved = wide.room + wide.held - working_of(plan, wanted)
@@ -389,7 +316,7 @@ class Keeping:
         assert residency is not None
         before = 0 if self._placement is None else self._placement.residency.resident_bytes
         if self._placement is not None and residency == self._placement.residency:
-            self._placement = _Placement(plan, residency, taken_by(plan, need), given)
+            self._placement = Placement(plan, residency, taken_by(plan, need), given)
             return
         self._placement = None
         if self.teller is not None:
@@ -401,7 +328,7 @@ class Keeping:
             )
         done = self._moved(residency, room)
         taken = taken_by(plan, need) - residency.bytes + done.bytes
-        self._placement = _Placement(plan, residency, taken, given)
+        self._placement = Placement(plan, residency, taken, given)
         self.rests = False
         self.keepsakes = self._remembered()
         moved = (before, done.resident_bytes)
@@ -461,16 +388,6 @@ class Keeping:
     def _remembered(self) -> Keepsakes:
         name = type(self.module).__name__
         return Keepsakes(self.module, device=self.card.device, name=name)
-
-
-def _is_better(plan: Plan, than: _Placement) -> bool:
-    """Whether `plan` copies less in a call, and is another than that by which weights were placed.
-
-    The allocator may have taken so much then that fewer stay than was planned; it would again.
-    """
-    found, before = plan.stages[0].residency, than.plan.stages[0].residency
-    assert found is not None
-    return found != before and found.moved_bytes < than.residency.moved_bytes
 
 
 def _without(supply: Supply, size: int) -> Supply:

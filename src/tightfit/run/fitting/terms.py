@@ -1,0 +1,52 @@
+"""What was asked for when a module was fitted."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from tightfit.place.streaming.pinned import Pins
+from tightfit.plan.budget import Budget
+from tightfit.plan.plan import Plan
+from tightfit.plan.streaming.residency import Mode
+from tightfit.plan.supply import Supply
+from tightfit.run.fitting.placing import Pack
+from tightfit.watch import Recorder
+
+
+@dataclass(frozen=True)
+class Terms:
+    """What was asked for.
+
+    Attributes:
+        supply: what there is of the card, with the user's budget.
+        spare: bytes of it that are not planned for: other threads may take those meanwhile.
+        mode: see `tightfit.plan.streaming.residency`.
+        fixed: a plan that is kept to, whatever happens; None is to follow the room.
+        pack: whether weights are packed; see `tightfit.run.fitting.placing`.
+        pins: which masters the driver holds in place.
+        shares: with other models that share, one master for the same weights of the same file.
+        traces: what each step did is kept in the session.
+        recorder: is told what happens; None is one that keeps little, for whoever asks.
+        compares: each copy is waited for and compared with its master.
+    """
+
+    supply: Supply
+    mode: Mode = "auto"
+    fixed: Plan | None = None
+    pack: Pack = "off"
+    pins: Pins = field(default_factory=Pins.none)
+    shares: bool = False
+    traces: bool = False
+    recorder: Recorder | None = None
+    compares: bool = False
+    spare: int = 0
+
+    @property
+    def planned(self) -> Supply:
+        """What is planned for."""
+        return replace(self.supply, budget=max(1, self.supply.budget - self.spare))
+
+    def with_budget(self, budget: Budget, *, spare: int) -> Terms:
+        """These, with another budget."""
+        supply = replace(self.supply, budget=budget.budget, reserve=budget.reserve)
+        return replace(self, supply=supply, spare=spare)
