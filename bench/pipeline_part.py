@@ -17,7 +17,7 @@ from torch import nn
 
 import tightfit
 from tightfit.adapters import call_of
-from tightfit.adapters.loading.eight_bits import widen
+from tightfit.adapters.loading.eight_bits import SCALE
 from tightfit.adapters.loading.whole import PipelineSource, find_pipeline
 from tightfit.adapters.parts import Part
 from tightfit.card import Card
@@ -100,13 +100,18 @@ def measured_part(
 
 
 def on_card(module: nn.Module, device: torch.device) -> None:
-    """All of it in float32 on `device`, layer by layer: the host never has it."""
-    for layer in list(module.modules()):
-        if not list(layer.children()):
-            widen(layer, _WIDE)
-            layer.to(device, _WIDE)
-    widen(module, _WIDE)
-    module.to(device, _WIDE)
+    """All of it in float32 on `device`, layer by layer: nothing else ever has it."""
+
+    def wide(tensor: torch.Tensor) -> torch.Tensor:
+        there = tensor.to(device)
+        return there.to(_WIDE) if there.is_floating_point() else there
+
+    each: Any
+    for each in module.modules():
+        scale = each._buffers.pop(SCALE, None)
+        each._apply(wide, recurse=False)
+        if scale is not None:
+            each.weight.data.mul_(wide(scale))
 
 
 def _set_up(who: str, module: nn.Module, card: Card, job: Job) -> str:

@@ -142,8 +142,8 @@ def test_a_peer_that_was_short_of_memory_runs_once_more_with_a_smaller_budget(
     options = pipeline._parser().parse_args(["--cpu", "--who", f"{MODEL},{MMGP}"])
     bench = pipeline.Bench(options, [SMALL], tmp_path, None)
     bench.run()
-    assert margins == [(MODEL, 1), (MMGP, 1), (MMGP, MARGINS[1])]
-    assert [(row.who, row.completed) for row in bench.rows] == [(MODEL, False), (MMGP, True)]
+    assert sorted(margins) == sorted([(MODEL, 1), (MMGP, 1), (MMGP, MARGINS[1])])
+    assert {row.who: row.completed for row in bench.rows} == {MODEL: False, MMGP: True}
 
 
 def test_a_plan_is_printed_without_running(capsys: pytest.CaptureFixture[str]) -> None:

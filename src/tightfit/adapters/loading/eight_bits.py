@@ -12,7 +12,7 @@ from tightfit.place.converting.scaling import convert
 from tightfit.weigh.conversions import FLOATS, grid_of, scale_names
 
 STORED = torch.float8_e4m3fn
-_SCALE = "weight_scale"
+SCALE = "weight_scale"
 _LEAST = 1 << 12
 """Values of a weight below which it is not worth a layer of its own kind."""
 
@@ -30,7 +30,7 @@ def quantise(module: nn.Module) -> int:
         most = weight.abs().amax(dim=1, keepdim=True).float()
         scale = torch.where(most > 0, most / torch.finfo(STORED).max, 1.0)
         layer.weight = nn.Parameter((weight / scale).to(STORED), requires_grad=False)
-        layer.register_buffer(_SCALE, scale)
+        layer.register_buffer(SCALE, scale)
     return len(found)
 
 
