@@ -359,7 +359,7 @@ def _checked(path: Path, says: str) -> Header:
 
 
 def _shapes_of(class_name: str, arguments: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
-    with torch.device("meta"):
+    with torch.device("meta"), quiet():
         module = _class(class_name)(**arguments)
     return {key: tuple(value.shape) for key, value in module.state_dict().items()}
 
