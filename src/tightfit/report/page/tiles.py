@@ -44,8 +44,8 @@ class Picture:
     Attributes:
         rung: how it was cut.
         width, height: of the picture, in pixels.
-        tiles: in the order they were run; those of the last time where the picture was gone over
-            several times.
+        tiles: in the order they were run; where the picture was gone over several times, those of
+            the time that took most of them.
         total, done: how many there were to do, and were done.
         placed: where each is: as ``told`` by the trace, or worked out ``by size`` and number, or
             ``by number`` alone.
@@ -83,7 +83,7 @@ def picture(trace: Trace, memory: Curve | None) -> Picture | None:
     times = [began[-1] if began else at(ours[0]), *(at(event) for event in ours)]
     told = [box for event in ours if (box := _told(event)) is not None]
     if len(told) == len(ours):
-        parts, layers = _last_layer(list(zip(told, times, times[1:], strict=False)))
+        parts, layers = _finest(list(zip(told, times, times[1:], strict=False)))
         placed = "told"
     else:
         boxes, layers, placed = _boxes(rung, trace, (width, height), total)
@@ -126,8 +126,8 @@ Part = tuple[Box, float, float]
 """Where a piece is, and from when to when it was run."""
 
 
-def _last_layer(parts: list[Part]) -> tuple[list[Part], int]:
-    """The pieces of the last time that the picture was gone over, and how often it was.
+def _finest(parts: list[Part]) -> tuple[list[Part], int]:
+    """The pieces of the time that the picture was gone over in most, and how often it was.
 
     Pieces of one place that follow each other, as those of a clip do, are one.
     """
@@ -144,7 +144,7 @@ def _last_layer(parts: list[Part]) -> tuple[list[Part], int]:
         if last is None or part[0][:2] == parts[0][0][:2]:
             passes.append([])
         passes[-1].append(part)
-    return passes[-1], most * len(passes)
+    return max(reversed(passes), key=len), most * len(passes)
 
 
 def _boxes(
