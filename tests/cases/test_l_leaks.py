@@ -97,6 +97,21 @@ def test_l01_the_workspace_of_cublas_is_no_leak_and_a_leak_beside_it_is_found(st
     assert_only_a_workspace(card, run, state)
 
 
+@pytest.mark.gpu
+def test_l01_bytes_that_are_no_workspace_are_told_apart() -> None:
+    """Taken from the allocator by hand, as an extension does: no object of Python is on them."""
+    card = open_card("cuda:0")
+    if card.allocator == "async":
+        pytest.skip("cudaMallocAsync does not tell its blocks")
+    with tightfit.leakcheck(card) as check:
+        pointer = torch.cuda.caching_allocator_alloc(5 * MIB, 0)
+    torch.cuda.caching_allocator_delete(pointer)
+    assert check.found is not None
+    assert check.leaks == ()
+    assert check.found.unexplained == {"cuda:0": 5 * MIB}
+    assert check.found.workspaces == {}
+
+
 def load(state: Any, device: torch.device, *, hold: bool) -> None:
     """What a loader's thread runs: the model is in its locals."""
     model = nn.Linear(512, 512, bias=False).to(device)

@@ -18,9 +18,11 @@ import torch
 from torch import nn
 
 from tests.watch.leaks.planted import END, NAME, before, big, one, uncollected
+from tightfit.card.blocks import Block
 from tightfit.card.virtual.card import VirtualCard
 from tightfit.units import MIB
-from tightfit.watch.leaks import Found, Hold, Leak, Scope, look, what_stayed
+from tightfit.watch import Recorder
+from tightfit.watch.leaks import Found, Hold, Leak, Scope, look, moment, what_stayed
 from tightfit.watch.leaks.heap import Limits
 
 START = f"module {NAME}"
@@ -514,6 +516,28 @@ def test_bytes_that_no_tensor_holds_are_workspaces(card: VirtualCard, state: Any
     assert [leak.bytes for leak in found.leaks] == [MIB]
     assert found.workspaces == {str(card.device): 8 * MIB}
     card.discharge(block)
+
+
+def test_blocks_that_are_no_workspace_are_told_apart(
+    card: VirtualCard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where an allocator tells its blocks: new ones in which no tensor lies, by their size."""
+    old, strange = Block(2**20, 512, 512), Block(2**21, 5 * MIB, 5 * MIB)
+    workspace = Block(2**30, 32 * MIB, 32 * MIB)
+    blocks = [old]
+    monkeypatch.setattr(moment, "blocks_of", lambda _: tuple(blocks))
+    first = before(card)
+    held = card.charge(37 * MIB, "held by nobody")
+    blocks += [strange, workspace]
+    found = what_stayed(first)
+    assert found.leaks == ()
+    assert found.unexplained == {str(card.device): 5 * MIB}
+    assert found.workspaces == {str(card.device): 32 * MIB}
+    assert "5.0 MiB" in found.lines()[-1]
+    recorder = Recorder()
+    found.tell(recorder)
+    assert recorder.counts == {"library_workspace": 1, "unexplained": 1}
+    card.discharge(held)
 
 
 def test_the_search_keeps_nothing_alive(card: VirtualCard, state: Any) -> None:

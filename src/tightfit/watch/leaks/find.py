@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from tightfit.card import Reading
@@ -23,8 +23,11 @@ class Found:
 
     Attributes:
         leaks: the largest first.
-        workspaces: by device, how many bytes more its books have that no tensor holds: what
-            libraries keep as scratch. They are no leaks, and are told apart.
+        workspaces: by device, how many bytes more libraries keep as scratch. They are no leaks, and
+            are told apart.
+        unexplained: by device, bytes that are new, that no object of Python explains, and that are
+            no known workspace: what is kept for a backward, an extension's, or a pool of CUDA
+            graphs. Nobody can tell whether they should be there.
         readings: of the cards, by device, at the second moment.
         notes: what the search could not do, a sentence each.
     """
@@ -33,6 +36,7 @@ class Found:
     workspaces: dict[str, int]
     readings: dict[str, Reading]
     notes: tuple[str, ...] = ()
+    unexplained: dict[str, int] = field(default_factory=dict)
 
     @property
     def bytes(self) -> int:
@@ -40,19 +44,28 @@ class Found:
         return sum(leak.bytes for leak in self.leaks)
 
     def tell(self, recorder: Recorder) -> None:
-        """Write an event named ``leak`` for each, and one for what libraries keep on a device."""
+        """Write an event named ``leak`` for each, one for what libraries keep on a device, and one
+        for what nobody explains there.
+        """
         for leak in self.leaks:
             recorder.event("leak", **leak.as_event())
         for device, size in self.workspaces.items():
             recorder.event("library_workspace", device=device, bytes=size)
+        for device, size in self.unexplained.items():
+            recorder.event("unexplained", device=device, bytes=size)
 
     def lines(self) -> list[str]:
-        """For people: leaks, library workspaces, notes."""
+        """For people: leaks, library workspaces, what is unexplained, notes."""
         lines = [leak.line() for leak in self.leaks]
         lines += [
             f"{format_bytes(size)} on {device}, library workspace: no leak"
             for device, size in self.workspaces.items()
             if size > 0
+        ]
+        lines += [
+            f"{format_bytes(size)} on {device} that no object of Python explains and that is no "
+            "known workspace: look for what a backward needs, an extension, or CUDA graphs"
+            for device, size in self.unexplained.items()
         ]
         return [*lines, *self.notes]
 
@@ -76,7 +89,7 @@ def what_stayed(
         try:
             if traced is not None:
                 traced()
-            workspaces, readings = search.books()
+            workspaces, unexplained, readings = search.books()
             leaks = search.run()
             pending, notes = search.pending, search.notes
         finally:
@@ -85,7 +98,7 @@ def what_stayed(
         gc.collect()
         leaks += [_settled(leak, weak) for leak, weak in pending]
     leaks.sort(key=lambda leak: -leak.bytes)
-    return Found(tuple(leaks), workspaces, readings, tuple(notes))
+    return Found(tuple(leaks), workspaces, readings, tuple(notes), unexplained)
 
 
 @contextmanager

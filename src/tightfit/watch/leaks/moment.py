@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import weakref
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cache
@@ -15,6 +16,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from tightfit.allocators import ALIGNMENT, round_up
 from tightfit.card import Card, Reading, open_card
+from tightfit.card.blocks import Block, blocks_of
 from tightfit.card.virtual.keeper import DEVICE_TYPE, charges, keepers
 from tightfit.card.virtual.tensor import VirtualTensor
 from tightfit.watch.leaks.graphs import kinds_of, of_kinds
@@ -62,6 +64,7 @@ class Stored:
         device: where it is.
         weak: tells whether it still is; keeps the address from being used again.
         objects: tensors on it, bare storages, or what a card's books name.
+        address: of its bytes, where a real device has them; 0 elsewhere.
     """
 
     key: int
@@ -70,6 +73,7 @@ class Stored:
     device: torch.device
     weak: Any
     objects: list[Any] = field(default_factory=list)
+    address: int = 0
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,6 +87,8 @@ class Moment:
         readings: of the cards, by device.
         unexplained: bytes that the books of a device have and no tensor does, by device.
         frozen: objects that the collector was told to pass over; they cannot be listed.
+        blocks: addresses of what an allocator handed out and no tensor has, by device, as far as
+            allocators tell.
     """
 
     scope: Scope
@@ -91,6 +97,7 @@ class Moment:
     readings: dict[str, Reading]
     unexplained: dict[str, int]
     frozen: int
+    blocks: dict[str, frozenset[int]]
 
     def had(self, module: nn.Module) -> bool:
         """Whether this module was alive then, as far as it could be listed."""
@@ -105,7 +112,11 @@ def look(scope: Scope) -> Moment:
     readings, unexplained = read_cards(scope, stored.values())
     modules = {id(each): weakref.ref(each) for each in of_kinds(everything, kinds_of(nn.Module))}
     weak = {key: each.weak for key, each in stored.items()}
-    return Moment(scope, weak, modules, readings, unexplained, gc.get_freeze_count())
+    blocks = {
+        device: frozenset(block.address for block in left)
+        for device, left in unexplained_blocks(scope, stored.values()).items()
+    }
+    return Moment(scope, weak, modules, readings, unexplained, gc.get_freeze_count(), blocks)
 
 
 def alive(scope: Scope, everything: Iterable[Any]) -> dict[int, Stored]:
@@ -136,6 +147,26 @@ def read_cards(scope: Scope, stored: Iterable[Stored]) -> tuple[dict[str, Readin
         if reading.allocated is not None
     }
     return readings, unexplained
+
+
+def unexplained_blocks(scope: Scope, stored: Iterable[Stored]) -> dict[str, list[Block]]:
+    """What allocators handed out and no storage lies in, by device, as far as they tell."""
+    found: dict[str, list[Block]] = {}
+    places: dict[torch.device, list[int]] = {}
+    for each in stored:
+        places.setdefault(each.device, []).append(each.address)
+    for card in scope.wanted:
+        blocks = blocks_of(card)
+        if blocks is None:
+            continue
+        starts = sorted(places.get(card.device, ()))
+        found[str(card.device)] = [
+            block
+            for block in blocks
+            if bisect_left(starts, block.address)
+            == bisect_left(starts, block.address + block.bytes)
+        ]
+    return found
 
 
 def storages_of(tensor: Any) -> Iterator[tuple[torch.device, torch.UntypedStorage]]:
@@ -182,7 +213,8 @@ def _note(
     known = found.get(key)
     if known is None:
         charged = _charge_of(key, size) if device.type != "cpu" else size
-        known = found[key] = Stored(key, size, charged, device, _weak(storage))
+        address = storage.data_ptr() if device.type == "cuda" else 0
+        known = found[key] = Stored(key, size, charged, device, _weak(storage), address=address)
     known.objects.append(holder)
 
 

@@ -18,7 +18,14 @@ from tightfit.watch.leaks.heap import Limits, Walk
 from tightfit.watch.leaks.kinds import kind_of
 from tightfit.watch.leaks.leak import Hold, Leak
 from tightfit.watch.leaks.links import chain_of, summary
-from tightfit.watch.leaks.moment import Moment, Stored, alive, read_cards, storages_of
+from tightfit.watch.leaks.moment import (
+    Moment,
+    Stored,
+    alive,
+    read_cards,
+    storages_of,
+    unexplained_blocks,
+)
 from tightfit.watch.leaks.roots import lasting, libraries, running
 from tightfit.watch.leaks.sites import site_of
 from tightfit.weigh import weights
@@ -52,13 +59,34 @@ class Search:
         self._stored.clear()
         self._stayed.clear()
 
-    def books(self) -> tuple[dict[str, int], dict[str, Reading]]:
-        """By how much what no tensor explains has grown, by device; and the cards' figures."""
+    def books(self) -> tuple[dict[str, int], dict[str, int], dict[str, Reading]]:
+        """By how much the workspaces of libraries have grown, by device; likewise what is none, and
+        no tensor explains either; and the cards' figures.
+
+        Where an allocator does not tell its blocks, all that no tensor explains is a workspace.
+        """
         readings, unexplained = read_cards(self.before.scope, self._stored.values())
         grown = {
             name: size - self.before.unexplained.get(name, 0) for name, size in unexplained.items()
         }
-        return {name: size for name, size in grown.items() if size}, readings
+        strange = self._strange() if any(size > 0 for size in grown.values()) else {}
+        for name, size in strange.items():
+            grown[name] -= size
+        return {name: size for name, size in grown.items() if size}, strange, readings
+
+    def _strange(self) -> dict[str, int]:
+        """Bytes of new blocks that no tensor lies in, and that are no workspace by their size."""
+        blocks = unexplained_blocks(self.before.scope, self._stored.values())
+        sums = {
+            name: sum(
+                block.bytes
+                for block in left
+                if block.address not in self.before.blocks[name] and not block.is_workspace
+            )
+            for name, left in blocks.items()
+            if name in self.before.blocks
+        }
+        return {name: size for name, size in sums.items() if size}
 
     def run(self) -> list[Leak]:
         """Leaks whose holders are known; those that only a collection tells apart are `pending`."""
