@@ -329,16 +329,19 @@ def test_alpha_comes_back_into_a_folder_and_is_refused_for_a_film(tmp_path: Path
     assert not film.exists()
 
 
-def test_alpha_of_a_clip_is_not_dropped_in_silence(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """It is kept for pictures only; a clip of which it is asked for is refused."""
+def test_alpha_of_a_clip_is_kept_frame_by_frame(tmp_path: Path) -> None:
+    """As that of a picture."""
     folder = tmp_path / "frames"
     folder.mkdir()
-    write_rgba(folder / "1.png", 24, 16)
-    out = str(tmp_path / "z.safetensors")
-    assert run(["encode", str(folder), "-o", out, "--vae", FLUX, "--keep-alpha"]) == 2
-    assert "one by one" in capsys.readouterr().err
+    for name in ("1.png", "2.png"):
+        write_rgba(folder / name, 24, 16)
+    out = tmp_path / "z.safetensors"
+    vae = ["--vae", FLUX, "--card", "virtual:1GiB", "-q"]
+    assert run(["encode", str(folder), "-o", str(out), "--keep-alpha", *vae]) == 0
+    alpha = load_latent(out).alpha
+    assert alpha is not None
+    assert alpha.shape == (2, 1, 16, 24)
+    assert alpha[1, 0, 0, [0, -1]].tolist() == [0, 1]
 
 
 def test_an_interrupt_that_a_library_swallows_is_a_cancel(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from fractions import Fraction
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
@@ -15,11 +16,13 @@ from tightfit.api.memory import open_memory
 from tightfit.api.result import Frames, Result
 from tightfit.api.sources import Footage, Selection, look, read
 from tightfit.api.work import Chosen, Watching, Work
+from tightfit.api.writing import FrameSink, Target
 from tightfit.card import Card
 from tightfit.errors import UsageError
 from tightfit.media.background import parse_background
 from tightfit.media.clip import parse_frames, parse_seconds
 from tightfit.media.latents import LatentFile, load_latent, probe_latent
+from tightfit.media.sound import write_sound
 from tightfit.plan.tilesize import TileWish, check_wish
 from tightfit.run.framing import Padding, sound_to_source, to_source
 from tightfit.run.job import Evict, Request
@@ -141,13 +144,15 @@ def decode(
     dtype: str = "auto",
     estimate: bool = True,
     allow_cpu: bool = False,
+    out: str | Path | Target | None = None,
     evict: Evict | None = None,
     watching: Watching | None = None,
 ) -> Result[Frames]:
     """Decode a latent file, a `LatentFile`, or a raw latent tensor [B,C,(T,)H,W].
 
-    Padding that the encoding added is cut off again. Arguments and errors as for `encode`; a
-    latent of another VAE is refused by name.
+    Padding that the encoding added is cut off again. With `out` the frames are written there while
+    they are made, so that a long clip never lies in memory; the result then has no `pixels`. Other
+    arguments and errors as for `encode`; a latent of another VAE is refused by name.
     """
     started = time.perf_counter()
     watching = watching or Watching()
@@ -180,17 +185,34 @@ def decode(
         "shape": list(values.shape),
     }
     work = Work(chosen, "decode", memory, request, watching, about, started)
-    outcome, loaded = work.run(values, asked)
-    frames = frames_of(outcome.value, loaded.traits, content)
+    target = out if out is None or isinstance(out, Target) else Target(Path(out))
+    if target is not None and chosen.traits.axes != 1:
+        with FrameSink(target, content, chosen.traits) as sink:
+            work.delivery = sink
+            outcome, loaded = work.run(values, asked)
+        frames = sink.left()
+        work.adjusted.extend(sink.notes)
+        made: dict[str, Any] = {
+            "frames": sink.frames,
+            "width": sink.width,
+            "height": sink.height,
+        }
+    else:
+        outcome, loaded = work.run(values, asked)
+        frames = frames_of(outcome.value, loaded.traits, content)
+        shape = frames.pixels.shape
+        made = {"frames": shape[0], "width": shape[-1], "height": shape[-2]}
+        bad = int(torch.isnan(frames.pixels).sum())
+        if bad:
+            work.warnings.append(f"{bad} values of the result are NaN")
+        if target is not None and frames.sound is not None:
+            write_sound(target.path, frames.sound)
     if isinstance(content, LatentFile) and content.vae_hash not in (None, loaded.identity):
         work.warnings.append("the latent was made by a VAE of this class with other weights")
-    bad = int(torch.isnan(frames.pixels).sum())
-    if bad:
-        work.warnings.append(f"{bad} values of the result are NaN")
-    shape = frames.pixels.shape
-    made = {"frames": shape[0], "width": shape[-1], "height": shape[-2]}
-    if frames.sound is not None:
-        made["samples"] = frames.sound.samples.shape[1]
+    if chosen.traits.axes == 1 and frames.sound is not None:
+        made = {"samples": frames.sound.samples.shape[1], "rate": frames.sound.rate}
+    if target is not None:
+        made["path"] = str(target.path)
     return Result(frames, work.report(outcome, made))
 
 

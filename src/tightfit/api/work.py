@@ -25,6 +25,7 @@ from tightfit.api.memory import Memory, choose_dtype
 from tightfit.errors import MemoryShortage, UsageError
 from tightfit.report.record import Report
 from tightfit.run.cancel import Cancel
+from tightfit.run.delivery import Delivery
 from tightfit.run.estimate import Estimate
 from tightfit.run.job import Job, Request
 from tightfit.run.ladder import Attempt, Lessons
@@ -133,6 +134,7 @@ class Work:
     adjusted: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     loaded: Vae | None = None
+    delivery: Delivery | None = None
 
     def run(self, values: torch.Tensor, asked: torch.dtype | None) -> tuple[Outcome, Vae]:
         """Load the VAE and run; an error for want of memory carries the report."""
@@ -151,11 +153,13 @@ class Work:
                 lessons,
                 self.watching.progress,
                 calibrations,
+                self.delivery,
             )
             with self._leaks_told():
                 return job.run(values.to(vae.dtype)), vae
         except MemoryShortage as error:
             error.report = report = self._failed(error, before)
+            error.recorder = self.watching.recorder
             self.watching.recorder.tell(Told(report.as_dict()))
             raise
 

@@ -55,8 +55,9 @@ def decode(
     prepare(allocator, card)
     from tightfit import api
     from tightfit.api.batches.items import is_batch
+    from tightfit.api.writing import Target
     from tightfit.cli import batch, show
-    from tightfit.cli.output import check_output, with_sound, write_output
+    from tightfit.cli.output import check_output, sound_for, write_output
     from tightfit.media.outputs import Terms
 
     voice = o.Voice(verbose, quiet, report, trace)
@@ -96,14 +97,18 @@ def decode(
         show.check_records(voice, source, out)
         check_output(out, source, terms, sound)
         with show.watched(voice, "decode", out=out) as watching:
-            result = api.decode(source, vae=vae, card=card, watching=watching, **options)
-            frames, heard = with_sound(result.value, sound)
-            notes = write_output(out, frames, terms, allow_nan=allow_nan)
-    done = result.report.with_output(path=str(out)).with_adjusted(*heard, *notes)
+            heard = sound_for(source, sound)
+            target = Target(out, terms, heard, allow_nan)
+            done = api.decode(
+                source, vae=vae, card=card, out=target, watching=watching, **options
+            ).report
+    if heard is not None:
+        done = done.with_adjusted(*heard.notes)
     show.write_report(voice, done)
     show.tell(voice, done)
-    count, _, height, width = frames.pixels.shape
-    if not count and frames.sound is not None:
-        show.wrote(voice, out, f"{float(frames.sound.seconds):.3f} s of sound")
+    made = done.output
+    if "samples" in made:
+        show.wrote(voice, out, f"{made['samples'] / made['rate']:.3f} s of sound")
         return
-    show.wrote(voice, out, f"{count} {'frame' if count == 1 else 'frames'} of {width}x{height}")
+    count, size = made["frames"], f"{made['width']}x{made['height']}"
+    show.wrote(voice, out, f"{count} {'frame' if count == 1 else 'frames'} of {size}")

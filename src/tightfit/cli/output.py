@@ -11,7 +11,14 @@ from tightfit.errors import UsageError
 from tightfit.media.latents import LatentFile, probe_latent
 from tightfit.media.outputs import PLAIN, WITH_SOUND, Terms, check_frames, open_frames
 from tightfit.media.samples import count_bad
-from tightfit.media.sound import SOUND_KINDS, SoundPart, check_sound, read_sound, write_sound
+from tightfit.media.sound import (
+    SOUND_KINDS,
+    Sound,
+    SoundPart,
+    check_sound,
+    read_sound,
+    write_sound,
+)
 
 _CHUNK = 16
 
@@ -43,13 +50,13 @@ def is_sound(header: LatentFile) -> bool:
     return header.latent.dim() == 3
 
 
-def with_sound(frames: Frames, sound: Path | None) -> tuple[Frames, tuple[str, ...]]:
-    """`frames` with the sound of the file from its beginning, for as long as they are shown."""
+def sound_for(latent: Path, sound: Path | None) -> Sound | None:
+    """The sound of the file from its beginning, for as long as the frames of `latent` are shown."""
     if sound is None:
-        return frames, ()
-    length = frames.pixels.shape[0] / (frames.fps or Fraction(24))
-    heard = read_sound(sound, SoundPart(length=length))
-    return replace(frames, sound=heard), heard.notes
+        return None
+    header = probe_latent(latent)
+    frames = header.pictures or header.latent.shape[0]
+    return read_sound(sound, SoundPart(length=frames / (header.fps or Fraction(24))))
 
 
 def write_output(

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
 from types import TracebackType
-from typing import Protocol
+from typing import Protocol, Self
 
 import torch
 
@@ -52,9 +51,24 @@ PLAIN = Terms()
 
 
 class FrameWriter(Protocol):
-    """Takes frames [n,3|4,H,W] in order; on leaving it the file is whole."""
+    """A context manager that takes frames [n,3|4,H,W] in order; on leaving it the file is whole.
+
+    Attributes:
+        notes: what had to be done to the picture, or was left out; known from the start.
+    """
 
     notes: tuple[str, ...]
+
+    def __enter__(self) -> Self:
+        """Begin."""
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """End: on an exception there is no file."""
 
     def write(self, frames: torch.Tensor) -> None:
         """Append frames."""
@@ -107,7 +121,7 @@ def open_frames(
     alpha: bool = False,
     sound: Sound | None = None,
     terms: Terms = PLAIN,
-) -> AbstractContextManager[FrameWriter]:
+) -> FrameWriter:
     """A context manager that takes frames of this size and writes what the name of `path` says.
 
     `frames` is how many come, where that is known; `fps` None is 24. `notes` of what it gives says
@@ -143,7 +157,7 @@ def _kind(path: Path) -> str:
 
 def _with_notes(
     writer: GifWriter | FrameFolderWriter, path: Path, sound: Sound | None
-) -> AbstractContextManager[FrameWriter]:
+) -> FrameWriter:
     if sound is not None:
         writer.notes = (*writer.notes, _no_sound(path))
     return writer

@@ -32,16 +32,19 @@ def to_samples(
             f"[N,C,H,W] with {legal} channels was expected."
         )
     wanted = torch.uint8 if bits == 8 else torch.uint16
-    pixels = pixels.detach().to("cpu")
+    pixels = pixels.detach()
     if pixels.dtype == wanted:
-        return pixels
+        return pixels.to("cpu")
     if pixels.dtype in _TOPS:
-        return _rescaled(pixels, wanted)
+        return _rescaled(pixels.to("cpu"), wanted)
     if not pixels.is_floating_point():
         raise JobFailed(f"Cannot write {goal}: pixels are {pixels.dtype}, not float or uint8.")
     check_finite(pixels, goal=goal)
     top = _TOPS[wanted]
-    return (pixels.float() * top).round_().clamp_(0, top).to(wanted)
+    steps = (pixels.float() * top).round_().clamp_(0, top)
+    if bits == 8:
+        return steps.to(wanted).to("cpu")
+    return steps.to(torch.int32).to("cpu").to(wanted)
 
 
 def as_floats(pixels: torch.Tensor) -> torch.Tensor:

@@ -18,6 +18,7 @@ from tightfit.plan.tilesize import TileWish
 from tightfit.run.advice import advice
 from tightfit.run.boxes import Box
 from tightfit.run.cancel import Cancel
+from tightfit.run.delivery import Delivery, hand_over
 from tightfit.run.estimate import Estimate, Estimator
 from tightfit.run.ladder import Ladder, Lessons, Rung, Stage, leaving_nothing
 from tightfit.run.outcome import Outcome, corrected, ledger
@@ -65,7 +66,11 @@ class Request:
 
 @dataclass
 class Job:
-    """An encode or a decode with `vae` on `card`; `run` may be called again and again."""
+    """An encode or a decode with `vae` on `card`; `run` may be called again and again.
+
+    With a `delivery` the result goes there as it comes, and the outcome's value is empty. What a
+    rung gathers on the host before it is whole, as strips do, is delivered at the end.
+    """
 
     vae: Vae
     direction: Direction
@@ -76,6 +81,7 @@ class Job:
     lessons: Lessons = field(default_factory=Lessons)
     progress: Progress | None = None
     calibrations: Calibrations = field(default_factory=Calibrations)
+    delivery: Delivery | None = None
 
     def run(self, source: torch.Tensor) -> Outcome:
         """Code `source` [B,C,…], a host tensor whose sizes the VAE takes.
@@ -111,6 +117,9 @@ class Job:
             value = self._climb(ladder, stack, source, rungs, others)
             ran = self.card.read()
         after = self._afterwards(before)
+        if self.delivery is not None and value.shape[0]:
+            self.delivery.begin()
+            value = hand_over(self.delivery, value)
         self.recorder.event("end", held_bytes=after.allocated)
         last = ladder.attempts[-1]
         ladder.notes += corrected(ladder.attempts, None if rungs is None else rungs.probed)
@@ -249,9 +258,8 @@ class Job:
         if rungs is None:
             return ladder.climb(stage, last_resort)
         try:
-            return ladder.climb(
-                stage, rungs.in_order(self._evict(ladder, others), ladder.room), last=last_resort
-            )
+            in_order = rungs.in_order(self._evict(ladder, others), ladder.room, others)
+            return ladder.climb(stage, in_order, last=last_resort)
         finally:
             # Functions of the rungs stay alive in the traceback of an error; the input must not.
             del rungs.source
@@ -324,6 +332,7 @@ class Job:
             before_call=self.cancel.check,
             progress=self._tell,
             adjusted=[] if adjusted is None else adjusted,
+            delivery=self.delivery,
         )
 
     def _estimator(self) -> Estimator:

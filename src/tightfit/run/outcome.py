@@ -19,7 +19,7 @@ class Outcome:
     """What came of a job; sizes in bytes, None where the card keeps no books.
 
     Attributes:
-        value: the result on the host.
+        value: the result on the host; empty where it went to a delivery.
         attempts: the rungs, in order; the last one held.
         exact: the result differs from a whole run by rounding alone.
         estimate: what was predicted for the whole.

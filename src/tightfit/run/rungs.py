@@ -20,6 +20,7 @@ from tightfit.plan.tilesize import (
 from tightfit.run.boxes import Box, Tell, tile_boxes
 from tightfit.run.ceiling import Outputs, ceiling_of
 from tightfit.run.cutting import Cutting
+from tightfit.run.delivery import Delivery
 from tightfit.run.estimate import Estimator
 from tightfit.run.ladder import Rung
 from tightfit.run.overflow import pieces_of
@@ -30,6 +31,8 @@ from tightfit.units import format_bytes
 from tightfit.weigh.calibration import Seen
 
 EVICT = "evict idle models"
+EVICTED = ", idle models evicted"
+"""What the names of lower rungs end with that run once those are gone."""
 _WORTH_A_LINE = 4
 _SURELY_TOO_MUCH = 0.9
 """The line is not exact: a size is left out when nine tenths of what it says are too much."""
@@ -57,6 +60,7 @@ class VaeRungs:
         progress: called after each call of the VAE.
         adjusted: what was changed of what was wished, filled as rungs are made and tried.
         probed: what the smallest tile was seen to take, where a wrong prediction called for it.
+        delivery: takes the result as it comes; then what the rungs give is empty.
         exact_ways: gives ways in parts that differ from the whole by rounding alone; asked for
             only after the whole.
     """
@@ -75,6 +79,7 @@ class VaeRungs:
     progress: Tell
     adjusted: list[str] = field(default_factory=list)
     probed: Seen | None = None
+    delivery: Delivery | None = None
     exact_ways: Callable[[], Iterator[Rung[torch.Tensor]]] | None = None
     _outputs: Outputs | None = None
     _may_probe: bool = True
@@ -95,12 +100,14 @@ class VaeRungs:
         self,
         evict: Callable[[int | None], int] | None = None,
         room: Callable[[], int] | None = None,
+        others: int = 0,
     ) -> Iterator[Rung[torch.Tensor]]:
         """The rungs that apply, made one at a time, as DESIGN §8 orders them.
 
         With `room` (the bytes that are free now), a planner's sizes of tiles that are far above it
         are left out; the smallest never is. After a try that was predicted to fit and did not,
-        the smallest tile is run once to measure what the dry run does not see.
+        the smallest tile is run once to measure what the dry run does not see. Where nothing holds
+        beside idle models, which hold `others` bytes at most, `evict` asks all of them to go.
         """
         axes = self.cutting.axes
         uncut = tuple(axis.length for axis in axes)
@@ -127,7 +134,12 @@ class VaeRungs:
                 if self.wish.mode != "off":
                     yield from self._probe()
                 if not self._hopeless:
-                    yield self.whole(1)
+                    one = self.whole(1)
+                    yield one
+                    if evict is not None:
+                        goes, of_one = evict, one.need
+                        name = f"{one.name}{EVICTED}"
+                        yield replace(one, name=name, prepare=lambda: goes(of_one()))
         if self.exact_ways is not None and self.wish.mode != "size":
             yield from self.exact_ways()
         if self.wish.mode == "off":
@@ -140,6 +152,34 @@ class VaeRungs:
             for at, rung in enumerate(self._tiles(axes, wished, room)):
                 renamed = replace(rung, name=f"{rung.name}, input on the host")
                 yield renamed if at else replace(renamed, prepare=self.input_to_host)
+        if evict is not None:
+            yield from self._alone(axes, wished, evict, room, others)
+
+    def _alone(
+        self,
+        axes: tuple[Axis, ...],
+        wished: tuple[int, ...] | None,
+        evict: Callable[[int | None], int],
+        room: Callable[[], int] | None,
+        others: int,
+    ) -> Iterator[Rung[torch.Tensor]]:
+        """Tiles once more, where there was no room for them beside models that could go."""
+        freed: list[int] = []
+
+        def go() -> int:
+            freed.append(evict(None))
+            return freed[0]
+
+        def there() -> int:
+            assert room is not None
+            return room() if freed else room() + others
+
+        self._hopeless, self._fell = False, 0
+        for rung in self._tiles(axes, wished, None if room is None else there):
+            if freed and not freed[0]:
+                return
+            renamed = replace(rung, name=f"{rung.name}{EVICTED}")
+            yield renamed if freed else replace(renamed, prepare=go)
 
     def _probe(self, failed: tuple[int, ...] | None = None) -> Iterator[Rung[torch.Tensor]]:
         """After a try that was predicted to fit and did not: one call on the smallest tile.
@@ -249,7 +289,7 @@ class VaeRungs:
 
         def run() -> torch.Tensor:
             pieces = self._pieces(self._ticker(name, total))
-            return run_whole(pieces, self.source, batch=batch, sizes=sizes)
+            return run_whole(pieces, self.source, batch=batch, sizes=sizes, delivery=self.delivery)
 
         def need() -> int | None:
             inside = self.estimator.need((batch, *self.source.shape[1:]))
@@ -287,7 +327,13 @@ class VaeRungs:
             bound[:] = [None if exact else self._measured_error(tile, edges)]
             boxes = tile_boxes(grid, self.direction)
             pieces = self._pieces(self._ticker(name, total, boxes))
-            return run_tiled(pieces, self.source, grid=grid, channels=self.channels)
+            return run_tiled(
+                pieces,
+                self.source,
+                grid=grid,
+                channels=self.channels,
+                delivery=self.delivery,
+            )
 
         def need() -> int | None:
             shape = self.cutting.read(tile.sizes)

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
 from tightfit.plan.tiles import Edge, Scale, Span, Track, blend_weights, cut
 from tightfit.plan.tilesize import Tile
+from tightfit.run.delivery import Delivery, hand_over, parts_of
 
 Call = Callable[[torch.Tensor], torch.Tensor]
 Onward = Callable[[torch.Tensor, bool], torch.Tensor]
@@ -121,6 +123,7 @@ class Pieces:
         redone: told about each of them.
         onward: runs one that follows the last, where the network can.
         done: called after the last of those that follow each other.
+        stay: results stay on the device.
     """
 
     call: Call
@@ -132,9 +135,10 @@ class Pieces:
     redone: Redone = lambda *_: None
     onward: Onward | None = None
     done: Callable[[], None] = lambda: None
+    stay: bool = False
 
     def one(self, source: torch.Tensor, writes: tuple[Span, ...]) -> torch.Tensor:
-        """The result of one contiguous piece, on the host as a tensor of its own.
+        """The result of one contiguous piece, on the host (or not) as a tensor of its own.
 
         One that is not finite although its source is, is run again in a wider dtype: blended, it
         would spoil its neighbours, since ``0 × NaN`` is NaN.
@@ -162,8 +166,46 @@ class Pieces:
             self.after_call()
         return results
 
+    def given_away(
+        self,
+        sources: Sequence[torch.Tensor],
+        writes: Sequence[tuple[Span, ...]],
+        delivery: Delivery,
+        shape: Callable[[tuple[Span, ...]], tuple[int, ...]],
+    ) -> None:
+        """Like `in_turn`, but each result goes to `delivery` as it comes.
+
+        Where one is not finite, all begin anew in the wider dtype. `shape` is what is expected.
+        """
+        usual: list[torch.dtype] = []
+
+        def run(given: Iterable[torch.Tensor], *, strict: bool) -> tuple[Span, ...] | None:
+            delivery.begin()
+            for source, write, result in zip(
+                sources, writes, self._turns(given, None), strict=True
+            ):
+                self.expect(result, shape(write))
+                usual.append(result.dtype)
+                if strict and not _finite([result]) and _finite([source]):
+                    return write
+                delivery.take(result.to(usual[0]))
+                self.after_call()
+            return None
+
+        bad = run(sources, strict=self.wider is not None)
+        if bad is not None and self.wider is not None:
+            with self.wider() as dtype:
+                still = run((source.to(dtype) for source in sources), strict=False)
+            self.redone(bad, dtype, still is None)
+        self.done()
+
     def _each(self, sources: Sequence[torch.Tensor], call: Call | None) -> list[torch.Tensor]:
-        results = []
+        results = list(self._turns(sources, call))
+        if call is None:
+            self.done()
+        return results
+
+    def _turns(self, sources: Iterable[torch.Tensor], call: Call | None) -> Iterator[torch.Tensor]:
         for at, source in enumerate(sources):
             self.before_call()
             with torch.no_grad():
@@ -174,11 +216,12 @@ class Pieces:
                     assert self.onward is not None
                     result = self.onward(piece, at == 0)
                 del piece
-                results.append(result.detach().to("cpu", copy=result.device.type == "cpu"))
+                on_host = result.device.type == "cpu"
+                made = result.detach()
+                made = made if self.stay else made.to("cpu", copy=on_host)
                 del result
-        if call is None:
-            self.done()
-        return results
+            yield made
+            del made
 
     def expect(self, piece: torch.Tensor, shape: tuple[int, ...]) -> None:
         """Raise `RuntimeError` naming both shapes where `piece` has another."""
@@ -188,15 +231,25 @@ class Pieces:
             )
 
 
-def run_tiled(pieces: Pieces, source: torch.Tensor, *, grid: Grid, channels: int) -> torch.Tensor:
+def run_tiled(
+    pieces: Pieces,
+    source: torch.Tensor,
+    *,
+    grid: Grid,
+    channels: int,
+    delivery: Delivery | None = None,
+) -> torch.Tensor:
     """Run each tile of each item of `source` [B,C,…]; the result lies on the host.
 
     The result is [B,`channels`,…] with the sizes of `grid`, in the dtype that calls give.
     Tiles are read from wherever `source` lies and moved to the device one at a time. Sums are
-    kept in float32.
+    kept in float32. With a `delivery` all goes there, frame by frame where nothing but time is
+    cut, and the result is empty; else it is gathered before, in a file where it is large.
     """
     items = source.shape[0]
-    out = torch.zeros((items, channels, *grid.sizes), dtype=torch.float32)
+    if delivery is not None and items == 1 and grid.onward and len(list(grid.places)) == 1:
+        return _given_away(pieces, source, grid, channels, delivery)
+    out = _zeros((items, channels, *grid.sizes), delivery)
     dtype = out.dtype
     for item, together in itertools.product(range(items), grid.places):
         reads, writes = (
@@ -215,22 +268,65 @@ def run_tiled(pieces: Pieces, source: torch.Tensor, *, grid: Grid, channels: int
                     shape = [1] * dim + [-1] + [1] * (piece.dim() - dim - 1)
                     weighed = weighed * torch.tensor(weights[at]).view(shape)
             _part(out, item, write).add_(weighed)
-    return out.to(dtype)
+    if delivery is None:
+        return out.to(dtype)
+    delivery.begin()
+    for part in parts_of(out):
+        delivery.take(part.to(dtype))
+    return out.new_empty((0, *out.shape[1:]))
+
+
+def _given_away(
+    pieces: Pieces, source: torch.Tensor, grid: Grid, channels: int, delivery: Delivery
+) -> torch.Tensor:
+    """One clip of which time alone is cut."""
+    (together,) = grid.places
+    reads, writes = ([_spans(of, place) for place in together] for of in (grid.reads, grid.writes))
+    pieces.given_away(
+        [_part(source, 0, read) for read in reads],
+        writes,
+        delivery,
+        lambda write: (1, channels, *(len(span) for span in write)),
+    )
+    return torch.empty((0, channels, *grid.sizes))
+
+
+def _zeros(shape: tuple[int, ...], delivery: Delivery | None) -> torch.Tensor:
+    """In memory, or in a file that a delivery has for it."""
+    count = math.prod(shape)
+    file = None if delivery is None else delivery.spool(4 * count)
+    if file is None:
+        return torch.zeros(shape, dtype=torch.float32)
+    mapped = torch.from_file(str(file), shared=True, size=count, dtype=torch.float32)
+    return mapped.view(shape)
 
 
 def run_whole(
-    pieces: Pieces, source: torch.Tensor, *, batch: int, sizes: tuple[int, ...] | None
+    pieces: Pieces,
+    source: torch.Tensor,
+    *,
+    batch: int,
+    sizes: tuple[int, ...] | None,
+    delivery: Delivery | None = None,
 ) -> torch.Tensor:
     """Run `batch` items of `source` [B,C,…] at a time; the result [B,C,*sizes] is on the host.
 
-    `sizes` None takes whatever sizes come.
+    `sizes` None takes whatever sizes come. With a `delivery` all goes there, straight from the
+    device, and the result is empty.
     """
     results = []
+    if delivery is not None:
+        pieces = replace(pieces, stay=True)
+        delivery.begin()
     for part in torch.split(source, batch):
         piece = pieces.one(part, tuple(Span(0, size) for size in sizes or ()))
         if sizes is not None:
             pieces.expect(piece, (part.shape[0], piece.shape[1], *sizes))
-        results.append(piece)
+        if delivery is None:
+            results.append(piece)
+        else:
+            results[:] = [hand_over(delivery, piece)]
+        del piece
     return results[0] if len(results) == 1 else torch.cat(results)
 
 
@@ -244,4 +340,5 @@ def _part(values: torch.Tensor, item: int, spans: tuple[Span, ...]) -> torch.Ten
 
 
 def _finite(values: Sequence[torch.Tensor]) -> bool:
-    return all(bool(torch.isfinite(each).all()) for each in values)
+    """Looked at in parts: on a card there may be no room for one more of them."""
+    return all(bool(torch.isfinite(part).all()) for each in values for part in parts_of(each))
