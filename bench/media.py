@@ -106,7 +106,7 @@ def coded(vae: Vae, path: Path, asked: argparse.Namespace, name: str) -> list[Ro
     seconds = timed(
         {
             "to memory": lambda: tightfit.decode(latent, **terms),
-            "to a file": lambda: to_file(tightfit.decode(latent, **terms).value),
+            "to a file": lambda: tightfit.decode(latent, out=out, **terms),
             "writing alone": lambda: to_file(made),
         },
         asked.rounds,

@@ -27,7 +27,10 @@ _FORMATS = tuple(name.upper() for name in READ)
 _MOVING = {"PNG", "WEBP", "GIF", "AVIF"}
 _PRINT = {"CMYK"}
 _ORIENTATION = 0x0112
-DAMAGE = (OSError, SyntaxError, ValueError, IndexError, EOFError, struct.error)
+DAMAGE = (
+    *(OSError, SyntaxError, ValueError, IndexError, EOFError, struct.error),
+    *(TypeError, KeyError, AttributeError, ArithmeticError, MemoryError),
+)
 """What Pillow raises on damaged files: the first two by design, the others by accident."""
 
 
@@ -60,7 +63,8 @@ def open_still(path: Path) -> Iterator[Image.Image]:
             # Pillow warns of large pictures, which are what the user asked for (it refuses those
             # twice as large), and of damaged EXIF data, which then count as none.
             warnings.filterwarnings("ignore", module=r"PIL\.")
-            with Image.open(path, formats=_FORMATS) as image:
+            # By its name, Pillow would map a TIFF with the size of the upright picture.
+            with path.open("rb") as file, Image.open(file, formats=_FORMATS) as image:
                 yield image
     except UnidentifiedImageError:
         raise
