@@ -18,6 +18,7 @@ from av.video.reformatter import ColorTrc
 
 from tightfit.errors import InputError
 from tightfit.media.colours import Painter, has_alpha
+from tightfit.media.containers import open_container
 from tightfit.media.lengths import cut_off, is_cut_off
 from tightfit.media.shots import Pixels, Shot, Source
 from tightfit.media.turn import UPRIGHT, Turn, from_matrix
@@ -29,8 +30,6 @@ _LIMITS = {
 }
 _PICTURE_BRANDS = {"heic", "heix", "mif1", "avif"}
 _HDR = {int(ColorTrc.SMPTE2084), int(ColorTrc.ARIB_STD_B67)}
-# From version 19 on, PyAV itself replaces what is no text in a film's titles and comments.
-_LENIENT = {} if int(av.__version__.partition(".")[0]) >= 19 else {"metadata_errors": "replace"}
 
 
 @contextmanager
@@ -41,7 +40,7 @@ def open_film(path: Path) -> Iterator[Source]:
     the first frame.
     """
     try:
-        container = av.open(f"file:{path}", options=_LIMITS, **_LENIENT)
+        container = open_container(path, _LIMITS)
     except av.error.FFmpegError as error:
         raise InputError(_unreadable(path)) from error
     with container:

@@ -14,6 +14,7 @@ import numpy.typing as npt
 import torch
 
 from tightfit.errors import InputError, JobFailed
+from tightfit.media.containers import open_container
 from tightfit.media.files import check_readable, check_writable, whole_file
 from tightfit.media.lengths import is_cut_off
 from tightfit.media.samples import check_finite
@@ -112,7 +113,7 @@ def has_sound_alone(path: Path) -> bool:
     import av
 
     try:
-        with av.open(f"file:{path}", options=_LIMITS) as container:
+        with open_container(path, _LIMITS) as container:
             moving = [each for each in container.streams.video if not _is_cover(each)]
             return bool(container.streams.audio) and not moving
     except av.error.FFmpegError:
@@ -201,7 +202,7 @@ def _opened(path: Path) -> Iterator[tuple[InputContainer, AudioStream]]:
 
     check_readable(path)
     try:
-        container = av.open(f"file:{path}", options=_LIMITS)
+        container = open_container(path, _LIMITS)
     except av.error.FFmpegError as error:
         raise InputError(
             f"Cannot read {path} as sound: it is no WAV, FLAC, MP3, Ogg or film that can be read, "
@@ -210,7 +211,13 @@ def _opened(path: Path) -> Iterator[tuple[InputContainer, AudioStream]]:
     with container:
         if not container.streams.audio:
             raise InputError(f"Cannot read {path} as sound: it holds none; give another file.")
-        yield container, container.streams.audio[0]
+        stream = container.streams.audio[0]
+        if stream.codec_context is None or not (stream.rate and stream.channels):
+            raise InputError(
+                f"Cannot read {path} as sound: nothing decodes what it holds, or it is damaged; "
+                "convert it to WAV."
+            )
+        yield container, stream
 
 
 def _is_cover(stream: Any) -> bool:
