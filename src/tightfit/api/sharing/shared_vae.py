@@ -12,13 +12,10 @@ from tightfit.adapters.diffusers_vae import adapt
 from tightfit.adapters.live.pipeline import code_by
 from tightfit.api.sharing.shared_card import SharedCard
 from tightfit.api.sharing.taken import Taken
-from tightfit.errors import MemoryShortage
 from tightfit.place import placed
 from tightfit.plan.tilesize import TileWish
 from tightfit.run.job import Job, Request
 from tightfit.run.ladder import Attempt
-from tightfit.run.ladder.release import empty_frames
-from tightfit.run.outcome import Outcome
 from tightfit.run.rungs import Progress
 from tightfit.run.vae import Direction, Vae
 
@@ -105,23 +102,10 @@ class SharedVae:
                 progress=codes.progress,
                 calibrations=shared.calibrations,
             )
-            outcome = self._coded(job, on_host)
+            outcome = job.run(on_host)
             for each in self._owners():
                 each.coded(outcome.attempts)
             return outcome.value.to(shared.card.device)
-
-    def _coded(self, job: Job, source: torch.Tensor) -> Outcome:
-        """By a job, which leaves others alone where the whole could not run even without them.
-
-        Where nothing else has room beside them either, they go all the same.
-        """
-        try:
-            return job.run(source)
-        except MemoryShortage as shortage:
-            if not self._evict(None):
-                raise
-            empty_frames(shortage)
-        return job.run(source)
 
     def _evict(self, lacking: int | None) -> int:
         """So many bytes more than are free now; None takes all there is."""
