@@ -56,6 +56,24 @@ def test_a_failed_try_that_is_still_held_is_the_figure_of_the_first_seed() -> No
     assert "still held" in found.text
 
 
+def test_a_retry_inside_the_handler_is_told_to_leave_it() -> None:
+    """Nobody cleaned up, and the next try began with more than the one that failed."""
+    events = without(records.seed_job(held_after_oom=FLOOR + 500 * MIB), "recovered")
+    found = advised(events)
+    assert f"{format_bytes(500 * MIB)} of the failed try were still held" in found.text
+    assert "Leave the `except` block" in found.text
+    assert "still held" not in advised(without(records.seed_job(), "recovered")).text
+
+
+def test_what_was_held_in_a_handler_is_not_said_to_have_stayed() -> None:
+    """The trace says when it was there."""
+    held = {"bytes": 5 * MIB, "hold": "exception", "chain": ["a", "b"]}
+    leak = records.event(2.3, "leak", moment="in the handler of the failed try", **held)
+    found = advised([*records.seed_job(), leak])
+    assert "5.0 MiB were still held in the handler of the failed try" in found.text
+    assert "when the work was over" not in found.text
+
+
 def test_a_failed_try_that_was_let_go_says_what_it_cost() -> None:
     """The seconds of it, and what it would have needed."""
     found = advised(records.seed_job())

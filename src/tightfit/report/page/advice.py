@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
 
 from tightfit.report.page.fields import at, mapping, size, span, text, whole
 from tightfit.report.page.story import Story
@@ -32,6 +33,7 @@ def advice(story: Story) -> Advice:
         _ended_by_memory,
         _leaking,
         _held_by_the_failed_try,
+        _begun_while_held,
         _failed_first,
         _whole_would_fit,
         _stalls,
@@ -97,6 +99,24 @@ def _held_by_the_failed_try(story: Story) -> Advice | None:
                 f"After the failed try {size(held - base)} were still held at "
                 f"{span(at(event))}: the floor stands at {size(held)}, above the "
                 f"baseline of {size(base)}. `tightfit leaks` names the holder.",
+                "memory",
+            )
+    return None
+
+
+def _begun_while_held(story: Story) -> Advice | None:
+    """A retry that nobody cleaned up for, as one inside an `except` block is."""
+    if any(event["event"] == "recovered" for event in story.trace.events):
+        return None
+    for failed, later in pairwise(story.tries):
+        if not failed.failed or failed.held is None or later.held is None:
+            continue
+        if later.held > failed.held * 1.02 + 2**20:
+            return Advice(
+                f"{later.name} began while {size(later.held - failed.held)} of the failed try were "
+                f"still held: the floor rose from {size(failed.held)} to {size(later.held)}. "
+                "Leave the `except` block before trying again: its error holds every frame of "
+                "what failed.",
                 "memory",
             )
     return None
