@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
 
+from tightfit.report.page.bands import is_more
 from tightfit.report.page.fields import at, mapping, size, span, text, whole
 from tightfit.report.page.story import Story
 
@@ -94,7 +95,7 @@ def _held_by_the_failed_try(story: Story) -> Advice | None:
         if event["event"] != "recovered":
             continue
         held, base = whole(event, "held_bytes"), whole(event, "baseline_bytes")
-        if held is not None and base is not None and held > base * 1.02 + 2**20:
+        if held is not None and base is not None and is_more(held, base):
             return Advice(
                 f"After the failed try {size(held - base)} were still held at "
                 f"{span(at(event))}: the floor stands at {size(held)}, above the "
@@ -111,7 +112,7 @@ def _begun_while_held(story: Story) -> Advice | None:
     for failed, later in pairwise(story.tries):
         if not failed.failed or failed.held is None or later.held is None:
             continue
-        if later.held > failed.held * 1.02 + 2**20:
+        if is_more(later.held, failed.held):
             return Advice(
                 f"{later.name} began while {size(later.held - failed.held)} of the failed try were "
                 f"still held: the floor rose from {size(failed.held)} to {size(later.held)}. "

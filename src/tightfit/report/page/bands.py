@@ -16,6 +16,8 @@ from tightfit.units import parse_bytes
 _REFUSED = re.compile(r"[Tt]ried to allocate ([\d.]+\s*(?:[KMGT]i?B|bytes|B))")
 _MOST = 150
 _NEAR_THE_PEAK = 0.9
+_ROUNDED = 1.02
+_LITTLE = 2**20
 
 
 @dataclass(frozen=True)
@@ -81,6 +83,43 @@ def tries(events: Sequence[Event], memory: Curve | None, stop: float) -> list[Ba
     if now is not None:
         found.append(_measured(replace(now, stop=max(stop, now.start), outcome="open"), memory))
     return _fewer(found)
+
+
+@dataclass(frozen=True)
+class Kept:
+    """What of a failed try was still held while a later one ran.
+
+    Attributes:
+        start, stop: of the later try, in seconds.
+        base: bytes that were held before the failed one.
+        bytes: that were held beyond, all through it.
+    """
+
+    start: float
+    stop: float
+    base: int
+    bytes: int
+
+
+def kept(bands: Sequence[Band]) -> list[Kept]:
+    """For each try after a failed one during which more was held than before that."""
+    found: list[Kept] = []
+    base: int | None = None
+    for band in bands:
+        if base is not None and band.held is not None:
+            all_through = min(band.held, band.held if band.floor is None else band.floor)
+            if is_more(all_through, base):
+                found.append(Kept(band.start, band.stop, base, all_through - base))
+        if band.failed and base is None:
+            base = band.held
+        elif not band.failed:
+            base = None
+    return found
+
+
+def is_more(held: int, base: int) -> bool:
+    """Whether somebody holds more, apart from what an allocator rounds and a library keeps."""
+    return held > base * _ROUNDED + _LITTLE
 
 
 def refused_bytes(event: Event) -> int | None:
