@@ -14,7 +14,7 @@ from typing import Any
 from tightfit.weigh.files.gguf_header import MAGIC, read_gguf
 from tightfit.weigh.files.pickles import KINDS, MAGICS, REFUSED, check_allowed, read_pickle
 from tightfit.weigh.files.safetensors_header import read_safetensors
-from tightfit.weigh.files.safetensors_layout import Layout, read_layout
+from tightfit.weigh.files.safetensors_layout import LONGEST, Layout, read_layout
 from tightfit.weigh.files.tensor_header import Header, TensorHeader, unreadable
 from tightfit.weigh.files.ties import without_copies
 
@@ -200,6 +200,8 @@ def _class_name(config: Mapping[str, Any]) -> str | None:
 
 def _json(path: Path) -> dict[str, Any]:
     try:
+        if path.stat().st_size > LONGEST:
+            raise unreadable(path, f"it is JSON of more than {LONGEST:,} bytes")
         text = path.read_bytes()
     except OSError as error:
         raise unreadable(path, f"{error.strerror or error}") from None
