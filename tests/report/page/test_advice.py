@@ -71,6 +71,8 @@ def test_what_was_held_in_a_handler_is_not_said_to_have_stayed() -> None:
     leak = records.event(2.3, "leak", moment="in the handler of the failed try", **held)
     found = advised([*records.seed_job(), leak])
     assert "5.0 MiB were still held in the handler of the failed try" in found.text
+    assert "by the error that is being handled" in found.text
+    assert "Leave the `except` block before trying again." in found.text
     assert "when the work was over" not in found.text
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
 from tightfit.report.page.bands import is_more
 from tightfit.report.page.fields import at, mapping, size, span, text, whole
+from tightfit.report.page.leaks import Leak
 from tightfit.report.page.story import Story
 
 _FAR_FROM_LIMIT = 1.10
@@ -15,6 +17,15 @@ _MUCH_SLACK = 0.20
 _OFF = 0.15
 _MUCH_ROOM = 0.60
 _FITS = 0.95
+_MOST_KINDS = 2
+_NAMED = {
+    "exception": "the error that is being handled",
+    "module attribute": "what the model keeps on itself",
+}
+_LETS_GO = {
+    "exception": "leave the `except` block",
+    "module attribute": "clear what the model keeps",
+}
 
 
 @dataclass(frozen=True)
@@ -79,13 +90,27 @@ def _leaking(story: Story) -> Advice | None:
     if not held:
         return None
     total = sum(leak.bytes or 0 for leak in held)
-    chain = " → ".join(held[0].chain) or "a holder that was not found"
     if held[0].moment:
-        what = f"{size(total)} were still held {held[0].moment}"
-    else:
-        what = f"{size(total)} stayed when the work was over"
+        return _held_meanwhile(held, total)
+    chain = " → ".join(held[0].chain) or "a holder that was not found"
     return Advice(
-        f"{what}; the largest part ({size(held[0].bytes)}) is held by {chain}: let go of it there.",
+        f"{size(total)} stayed when the work was over; the largest part ({size(held[0].bytes)}) is "
+        f"held by {chain}: let go of it there.",
+        "leaks",
+    )
+
+
+def _held_meanwhile(held: Sequence[Leak], total: int) -> Advice:
+    """What goes by itself, and was in the way until then."""
+    kinds: Counter[str] = Counter()
+    for leak in held:
+        kinds[leak.kind or "a holder that was not found"] += leak.bytes or 0
+    most = kinds.most_common(_MOST_KINDS)
+    parts = ", ".join(f"{size(amount)} by {_NAMED.get(kind, kind)}" for kind, amount in most)
+    what = [_LETS_GO[kind] for kind, _ in most if kind in _LETS_GO]
+    return Advice(
+        f"{size(total)} were still held {held[0].moment}: {parts}. "
+        f"{(' and '.join(what) or 'let go of it').capitalize()} before trying again.",
         "leaks",
     )
 
