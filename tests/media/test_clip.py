@@ -7,12 +7,14 @@ import resource
 from fractions import Fraction
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from PIL import Image
 
 from tightfit.errors import InputError, UsageError
-from tightfit.media.clip import parse_frames, read_clip
+from tightfit.media.clip import parse_frames, parse_seconds, read_clip
+from tightfit.media.info import probe
 from tightfit.media.sound import SoundPart
 
 from .makers import cut, grey_frames, noise, patch_matrix, write_film, write_patch_gif
@@ -230,6 +232,79 @@ def test_a_senseless_rate_is_refused(tmp_path: Path, fps: Fraction) -> None:
 def test_a_range_of_frames_is_a_python_slice(text: str, expected: slice) -> None:
     """Each part may be left out."""
     assert parse_frames(text) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("1.5:3", (Fraction(3, 2), Fraction(3))),
+        ("2", (Fraction(0), Fraction(2))),
+        (":0.25", (Fraction(0), Fraction(1, 4))),
+        ("1/3:", (Fraction(1, 3), None)),
+        (":", (Fraction(0), None)),
+    ],
+)
+def test_a_span_of_seconds_is_exact(text: str, expected: tuple[Fraction, Fraction | None]) -> None:
+    """Each part may be left out; one number is an end."""
+    assert parse_seconds(text) == expected
+
+
+@pytest.mark.parametrize("text", ["", "-1:2", "2:2", "3:1", "0:0", "a:b", "1:2:3", "1e3:", "1/0"])
+def test_a_senseless_span_is_refused_with_the_legal_form(text: str) -> None:
+    """Negative, empty, and nonsense."""
+    with pytest.raises(UsageError, match=r"--seconds `.*write A:B, such as"):
+        parse_seconds(text)
+
+
+def test_seconds_pick_what_is_shown_then(tmp_path: Path) -> None:
+    """By time, not by number; then frames count among those, and the sound goes along."""
+    path = write_film(tmp_path / "a.mkv", grey_frames(6, 16, 16), times_ms=VARIED)
+    assert shades(read_clip(path, seconds=parse_seconds("0.05:0.42")).pixels) == [2, 3]
+    assert shades(read_clip(path, seconds=parse_seconds("0.4:")).pixels) == [3, 4, 5]
+    part = read_clip(path, seconds=parse_seconds("0.03:0.5"), frames=slice(1, None, 2))
+    assert shades(part.pixels) == [2, 4]
+    with pytest.raises(InputError, match="no frame within those seconds"):
+        read_clip(path, seconds=parse_seconds("7:9"))
+
+
+def test_seconds_at_a_rate_are_whole_frames_of_it(tmp_path: Path) -> None:
+    """Ten a second from 0.35 to 0.75 s are those of 0.4, 0.5, 0.6 and 0.7 s."""
+    path = write_film(tmp_path / "a.mkv", grey_frames(6, 16, 16), times_ms=VARIED)
+    whole = read_clip(path, fps=Fraction(10))
+    part = read_clip(path, fps=Fraction(10), seconds=parse_seconds("0.35:0.75"))
+    assert torch.equal(part.pixels, whole.pixels[4:8])
+
+
+def test_alpha_of_a_clip_is_a_channel_of_its_own(tmp_path: Path) -> None:
+    """Beside colours that are laid over the background; opaque frames have it, too."""
+    frames = []
+    for alpha in (255, 128, 0):
+        pixels = np.full((8, 8, 4), 200, np.uint8)
+        pixels[:, :4, 3] = alpha
+        pixels[:, 4:, 3] = 255
+        frames.append(Image.fromarray(pixels))
+    frames[0].save(
+        tmp_path / "a.png", save_all=True, append_images=frames[1:], duration=50, blend=0
+    )
+    clip = read_clip(tmp_path / "a.png", keep_alpha=True, background=(0.0, 0.0, 0.0))
+    assert clip.alpha is not None
+    assert clip.alpha.shape == (3, 1, 8, 8)
+    assert clip.alpha[:, 0, 0, 0].tolist() == [255, 128, 0]
+    assert clip.alpha[:, 0, 0, 7].tolist() == [255, 255, 255]
+    assert clip.pixels[:, 0, 0, 0].tolist() == [200, 100, 0]
+    assert read_clip(tmp_path / "a.png").alpha is None
+
+
+def test_a_picture_before_an_animation_is_no_frame_of_it(tmp_path: Path) -> None:
+    """A PNG may hold one for programs that know no animations."""
+    frames = [Image.fromarray(np.full((8, 8, 3), value, np.uint8)) for value in (10, 20, 30)]
+    frames[0].save(
+        tmp_path / "a.png", save_all=True, append_images=frames[1:], default_image=True, duration=50
+    )
+    clip = read_clip(tmp_path / "a.png")
+    assert clip.pixels[:, 0, 0, 0].tolist() == [20, 30]
+    assert (clip.fps, clip.times) == (20, (0, 0.05))
+    assert probe(tmp_path / "a.png").frames == 2
 
 
 @pytest.mark.parametrize(

@@ -107,7 +107,7 @@ def read(
         clip.pixels,
         fps=clip.fps,
         alpha=None if clip.alpha is None else as_floats(clip.alpha),
-        background=selection.background if info.has_alpha else None,
+        background=selection.background if info.has_alpha or clip.alpha is not None else None,
         about=_about("clip", path, clip.pixels, clip.fps),
         notes=clip.notes if sound is None else (*clip.notes, *sound.notes),
         sound=sound,

@@ -11,30 +11,38 @@ import numpy as np
 from PIL import Image
 
 from tightfit.media import still
+from tightfit.media.deep_png import is_deep
 from tightfit.media.lengths import cut_off, is_cut_off
 from tightfit.media.shots import Pixels, Shot, Source
 from tightfit.media.turn import Turn
 
 _UNSTATED = Fraction(1, 10)
 """Seconds that browsers show a frame for whose delay is zero."""
+_FINEST = 65535
+"""The largest denominator of a delay: a PNG states it as a fraction, which Pillow rounds."""
+_USUAL = tuple(
+    Fraction(rate) for rate in (24, "24000/1001", 25, 30, "30000/1001", 50, 60, 12, 15, 16)
+)
+"""Rates that a WebP, which counts milliseconds, cannot state."""
 
 
 def animation(image: Image.Image, path: Path) -> Source:
     """The frames of an open animation, each drawn in full over those before it."""
     turn = still.turn_of(image, path)
     width, height = turn.size(*image.size)
+    coarse = image.format == "WEBP"
     image.seek(_first(image))
     image.load()
     return Source(
         width=width,
         height=height,
         frames=still.frame_count(image) - _first(image),
-        rates=(1 / _delay(image),),
-        grain=Fraction(0),
+        rates=(*_USUAL, 1 / _delay(image)) if coarse else (1 / _delay(image),),
+        grain=Fraction(1, 1000) if coarse else Fraction(0),
         has_alpha=still.has_alpha(image),
         has_sound=False,
         shots=partial(_shots, image, turn, path),
-        notes=(),
+        notes=("read 16 bits a sample as 8",) if image.format == "PNG" and is_deep(path) else (),
     )
 
 
@@ -47,7 +55,8 @@ def _first(image: Image.Image) -> int:
 
 def _delay(image: Image.Image) -> Fraction:
     """How long the current frame is shown, in seconds; known once it is loaded."""
-    return Fraction(image.info.get("duration") or 0) / 1000 or _UNSTATED
+    said = Fraction(image.info.get("duration") or 0) / 1000
+    return said.limit_denominator(_FINEST) or _UNSTATED
 
 
 def _shots(image: Image.Image, turn: Turn, path: Path) -> Iterator[Shot]:

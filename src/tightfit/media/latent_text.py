@@ -62,6 +62,7 @@ def from_text(text: Mapping[str, str]) -> dict[str, Any]:
         "fps": _rate(text["fps"]) if "fps" in text else None,
         "padding": dict(json.loads(text.get("padding", "{}"))),
         "background": _colour(_json(text, "background")),
+        "sound_rate": int(text["sound_rate"]) if "sound_rate" in text else None,
         "streams": {name: _told(said) for name, said in dict(_json(text, "streams") or {}).items()},
         "batch_index": _whole(_json(text, "batch_index")),
         "source": dict(_json(text, "source") or {}),

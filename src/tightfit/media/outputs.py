@@ -28,7 +28,7 @@ CLIP_KINDS = (".mp4", ".mkv", *GIF_KINDS, ".apng", ".webp")
 FRAME_KINDS = tuple(dict.fromkeys((*PICTURE_KINDS, *CLIP_KINDS, FOLDER)))
 WITH_SOUND = (".mp4", ".mkv")
 WITH_ALPHA = (".png", ".webp", ".apng", ".mkv", FOLDER)
-DEEP = (".png", ".mkv", ".apng", FOLDER)
+DEEP = (".png", ".mkv", FOLDER)
 _RATE = Fraction(24)
 
 
@@ -103,7 +103,7 @@ def check_frames(
         raise UsageError(f"--bits `{terms.bits}` is no depth of a picture: 8 or 16.")
     if terms.bits == 16 and kind not in DEEP:
         raise UsageError(
-            f"--bits 16 is for PNG, MKV, APNG and folders, and {path} holds 8: give one of those."
+            f"--bits 16 is for PNG, MKV and folders, and {path} holds 8: give one of those."
         )
     if terms.quality is not None and kind not in LOSSY:
         raise UsageError(f"--quality is for WebP and JPEG, and {path} is neither: leave it out.")
