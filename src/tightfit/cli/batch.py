@@ -14,6 +14,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from tightfit.cli import show
+from tightfit.cli.asked import interrupts
 from tightfit.cli.options import Voice
 from tightfit.errors import Cancelled, UsageError
 from tightfit.media.files import whole_file
@@ -51,8 +52,8 @@ def run_batch(voice: Voice, title: str, work: Callable[[Shown], Batch]) -> None:
     try:
         with _shown(voice, title) as shown:
             done = work(shown)
-    except KeyboardInterrupt as interrupt:  # typer would drop the note of what is done
-        raise Cancelled("The batch was cancelled.") from interrupt
+    except (KeyboardInterrupt, Cancelled) as stop:  # typer would drop the note of what is done
+        raise Cancelled("The batch was cancelled.") from stop
     if voice.report is not None:
         with whole_file(voice.report) as part:
             part.write_text(json.dumps(done.as_dict(), indent=2) + "\n", encoding="utf-8")
@@ -104,6 +105,8 @@ def _say(voice: Voice, done: object) -> None:
     from tightfit.api.batches.batch import ItemDone
 
     assert isinstance(done, ItemDone)
+    if interrupts.get():  # what a library made of one does not count as an item that failed
+        raise KeyboardInterrupt
     if done.outcome == "failed":
         error = done.error or ""
         named = error if str(done.source) in error else f"{done.source}: {error}"

@@ -76,6 +76,7 @@ def run(arguments: Sequence[str]) -> int:
     """Run the command line `arguments`; the exit code (DESIGN §9)."""
     asked.arguments.set(tuple(arguments))
     with _interrupts() as interrupts:
+        asked.interrupts.set(interrupts)
         return _run(arguments, interrupts)
 
 

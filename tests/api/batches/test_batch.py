@@ -64,6 +64,22 @@ def test_an_interrupt_ends_it_and_tells_what_is_done(stop: type[BaseException]) 
     assert ended.value.__notes__ == ["1 of 3 are done; the same command goes on from there"]
 
 
+def test_an_interrupt_that_a_library_swallowed_ends_it_all_the_same() -> None:
+    """Who looks on may end it, between two items."""
+
+    def enough(done: object) -> None:
+        raise KeyboardInterrupt
+
+    items = [Item(Path("a"), Path("b"))] * 3
+    with pytest.raises(KeyboardInterrupt) as ended:
+        run(
+            *("encode", items, lambda _: DONE, lambda _: False),
+            card=virtual("1MiB"),
+            finish=enough,
+        )
+    assert ended.value.__notes__ == ["1 of 3 are done; the same command goes on from there"]
+
+
 def test_what_is_kept_is_not_done() -> None:
     """And counts as good."""
     done = batch(None, ValueError("never"), kept=frozenset({1}))

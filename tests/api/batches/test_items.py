@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tightfit.api.batches.items import LATENTS, MEDIA, find_items, is_batch
+from tightfit.api.batches.items import LATENTS, PICTURES, find_items, is_batch
 from tightfit.errors import InputError, UsageError
 
 
@@ -18,7 +18,7 @@ def files(folder: Path, *names: str) -> Path:
 
 
 def outs(sources: list[Path], out: Path) -> list[tuple[str, str]]:
-    items = find_items(sources, out, MEDIA, lambda _: ".safetensors")
+    items = find_items(sources, out, PICTURES, lambda _: ".safetensors")
     return [(each.source.name, each.out.name) for each in items]
 
 

@@ -124,13 +124,13 @@ def run(
             tell(len(done), len(items), item)
         try:
             done.append(_one(item, do, kept, card))
+            if finish is not None:
+                finish(done[-1])
         except (KeyboardInterrupt, Cancelled) as stop:
             stop.add_note(
                 f"{len(done)} of {len(items)} are done; the same command goes on from there"
             )
             raise
-        if finish is not None:
-            finish(done[-1])
     return Batch(command, tuple(done))
 
 

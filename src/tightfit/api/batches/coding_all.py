@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from torch import nn
 
 from tightfit.api.batches.batch import Batch, Finish, Tell, run
-from tightfit.api.batches.items import LATENTS, MEDIA, Item, find_items
+from tightfit.api.batches.items import LATENTS, PICTURES, SOUNDS, Item, find_items
 from tightfit.api.batches.made_from import Record, latent_is_made, made_from
 from tightfit.api.coding import decode, encode
 from tightfit.api.memory import open_memory
@@ -20,7 +21,7 @@ from tightfit.api.work import Chosen
 from tightfit.card import Card, open_card
 from tightfit.errors import InputError, UsageError
 from tightfit.media.latents import probe_latent, save_latent
-from tightfit.media.outputs import check_frames, open_frames
+from tightfit.media.outputs import PLAIN, check_frames, open_frames
 from tightfit.report.record import Report
 from tightfit.run.vae import Vae
 
@@ -49,8 +50,9 @@ def encode_all(
     in the same way is not encoded again.
 
     Args:
-        sources: files, patterns such as ``*.png``, or folders, of which the pictures, clips and
-            sounds are meant (a folder of frames is no item; encode it alone).
+        sources: files, patterns such as ``*.png``, or folders, of which the pictures and clips are
+            meant, or the sounds for a VAE of sound (a folder of frames is no item: encode it
+            alone).
         out: a folder, which is made where there is none.
         vae, card: as for `encode`.
         tell, finish: called before and after each item.
@@ -61,11 +63,13 @@ def encode_all(
 
     Raises `UsageError` and `InputError` for what is wrong with all of it, before anything is read.
     """
-    folder = _folder(out)
-    items = find_items(_listed(sources), folder, MEDIA, lambda _: ".safetensors")
     shared, opened = _shared(vae, card, options)
+    folder = _folder(out)
+    kinds = SOUNDS if shared.traits.axes == 1 else PICTURES
+    items = find_items(_listed(sources), folder, kinds, lambda _: ".safetensors")
     settings = _settings(options)
 
+    @cache
     def wanted(item: Item) -> dict[str, Any]:
         return made_from(item.source, shared, settings)
 
@@ -110,6 +114,7 @@ def decode_all(
     settings = {**_settings(options), "written_as": written_as}
     record = Record(folder)
 
+    @cache
     def wanted(item: Item) -> dict[str, Any]:
         return made_from(item.source, shared, settings)
 
@@ -174,8 +179,6 @@ def _write(out: Path, frames: Frames) -> tuple[str, ...]:
         write_sound(out, frames.sound)
         return ()
     count, channels, height, width = frames.pixels.shape
-    from tightfit.media.outputs import PLAIN
-
     check_frames(out, PLAIN, frames=count, alpha=channels == 4, what=str(out))
     with open_frames(
         out,

@@ -11,12 +11,13 @@ from pathlib import Path
 
 from tightfit.errors import InputError, UsageError
 
-MEDIA = (
+PICTURES = (
     *(".png", ".apng", ".jpg", ".jpeg", ".webp", ".gif", ".tif", ".tiff", ".avif"),
     *(".mp4", ".m4v", ".mov", ".mkv", ".webm", ".avi", ".ts", ".mpg", ".mpeg", ".ogv", ".flv"),
-    *(".wav", ".flac"),
 )
 """What is taken of a folder, by the ending; a file that is named is taken whatever it is called."""
+SOUNDS = (".wav", ".flac", ".mp3", ".ogg", ".aac", ".aiff", ".m4a")
+"""The same for a VAE of sound."""
 LATENTS = (".safetensors", ".latent")
 
 
