@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import sys
 from pathlib import Path
 
 import pytest
@@ -36,15 +37,30 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.skip(reason="needs a CUDA card; this machine has none"))
 
 
-@pytest.fixture(scope="session", autouse=True)
-def _process() -> None:
-    """One thread for arithmetic, so the same bits everywhere; collections skip what is imported."""
+class _Imported:
+    """What is imported stays: where it is frozen, collections need not walk it each time."""
+
+    def __init__(self) -> None:
+        self._modules = 0
+
+    def freeze(self) -> None:
+        """Where enough came since the last time; garbage goes before, so that it is not kept."""
+        if len(sys.modules) > self._modules + 20:
+            gc.collect()
+            gc.freeze()
+            self._modules = len(sys.modules)
+
+
+@pytest.fixture(scope="session")
+def _imported() -> _Imported:
+    """One thread for arithmetic too, so the same bits everywhere."""
     torch.set_num_threads(1)
-    gc.freeze()
+    return _Imported()
 
 
 @pytest.fixture(autouse=True)
-def _own_world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _own_world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, _imported: _Imported) -> None:
     """Learnt figures go to a folder of this test, and random numbers start anew."""
+    _imported.freeze()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     torch.manual_seed(0)
