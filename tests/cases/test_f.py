@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -25,6 +26,7 @@ from tightfit.card import open_card
 from tightfit.cli import run
 from tightfit.errors import InputError, MemoryShortage
 from tightfit.media.latents import FurtherLatent, LatentFile, load_latent, save_latent
+from tightfit.media.sound import read_sound
 from tightfit.units import MIB
 
 VAE = "random:flux-vae-mini"
@@ -276,6 +278,19 @@ def test_f05_a_latent_of_several_streams_comes_back_and_is_decoded(tmp_path: Pat
         assert torch.equal(one, two)
     done = tightfit.decode(path, vae="random:wan2.1-vae-mini", card=virtual("1GiB"))
     assert done.value.pixels.shape == (13, 3, 64, 64)
+
+
+def test_f05_the_sound_of_a_latent_is_decoded_by_its_own_vae(tmp_path: Path) -> None:
+    """The VAE that is given says which stream is meant."""
+    path, out = tmp_path / "z.safetensors", tmp_path / "a.wav"
+    sound = FurtherLatent(
+        latent=torch.randn(1, 8, 3, generator=torch.Generator().manual_seed(0)) / 9,
+        vae="AutoencoderOobleck",
+    )
+    save_latent(path, replace(streams(), streams={"audio": sound}))
+    vae = ["--vae", "random:stable-audio-vae-mini", "--card", "virtual:1GiB"]
+    assert run(["decode", str(path), "-o", str(out), *vae]) == 0
+    assert read_sound(out).samples.shape == (2, 3 * 2048)
 
 
 @pytest.mark.parametrize("named", [True, False], ids=["ours", "another tool's"])

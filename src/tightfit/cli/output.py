@@ -29,7 +29,8 @@ def check_output(out: Path, latent: Path, terms: Terms = PLAIN, sound: Path | No
     `sound` is a file whose sound is to go with the frames.
     """
     header = probe_latent(latent)
-    if is_sound(header):
+    heard = any(each.latent.dim() == 3 for each in header.streams.values())
+    if is_sound(header) or (heard and out.suffix.lower() in SOUND_KINDS):
         check_sound(out)
         if sound is not None or terms != PLAIN:
             raise UsageError(f"{latent} is of sound: --sound, --bits and --quality are for frames.")
