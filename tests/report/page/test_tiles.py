@@ -74,6 +74,15 @@ def test_positions_that_are_told_are_taken() -> None:
     assert [(tile.left, tile.width) for tile in found.tiles] == [(0.0, 30.0), (10.0, 30.0)]
 
 
+def test_the_picture_reaches_as_far_as_its_pieces() -> None:
+    """Of one that was padded, and where nobody says how large it is."""
+    events = [event(1.0, "tile", rung="tiles", done=1, total=1, box=[0, 0, 64, 32])]
+    for said in ({}, {"input": {"width": 60, "height": 30}}):
+        found = picture(of(events, header=said), None)
+        assert found is not None
+        assert (found.width, found.height) == (64, 32)
+
+
 def test_of_many_passes_over_the_picture_the_finest_is_drawn() -> None:
     """Two stages of a network in strips, the second in fewer; each piece of a clip in two parts."""
     strips = [[0, 10 * n, 40, 10] for n in range(4)] + [[0, 20 * n, 40, 20] for n in range(2)]

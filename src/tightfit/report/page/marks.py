@@ -102,5 +102,7 @@ _WORDS: dict[str, Callable[[Event], str]] = {
     "unseen": lambda event: text(event, "text"),
     "streamed_step": _streamed,
     "wait": _wait,
+    "library_workspace": lambda event: f"libraries keep {size(whole(event, 'bytes'))} as scratch",
+    "unexplained": lambda event: f"{size(whole(event, 'bytes'))} that no object of Python explains",
     "leak": lambda event: f"stayed: {size(whole(event, 'bytes'))} {text(event, 'dtype')}",
 }

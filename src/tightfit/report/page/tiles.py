@@ -66,7 +66,7 @@ class Picture:
 def picture(trace: Trace, memory: Curve | None) -> Picture | None:
     """The last cut of the trace; None where nothing was cut or the picture's size is not known."""
     events = [event for event in trace.events if event["event"] == "tile"]
-    width, height = _extent(trace)
+    width, height = _extent(trace, events)
     if not events or width is None or height is None:
         return None
     rung = text(events[-1], "rung")
@@ -105,7 +105,18 @@ def _of_one_go(events: Sequence[Event]) -> int:
     return count
 
 
-def _extent(trace: Trace) -> tuple[int | None, int | None]:
+def _extent(trace: Trace, events: Sequence[Event]) -> tuple[int | None, int | None]:
+    """As it is said; where pieces lie beyond that, or nothing is said, as far as they reach."""
+    width, height = _said(trace)
+    boxes = [box for event in events if (box := _told(event)) is not None]
+    if not boxes:
+        return width, height
+    right = max(left + wide for left, _, wide, _ in boxes)
+    bottom = max(top + tall for _, top, _, tall in boxes)
+    return max(width or 0, round(right)), max(height or 0, round(bottom))
+
+
+def _said(trace: Trace) -> tuple[int | None, int | None]:
     report = report_of(trace)
     for values in (
         *(event for event in reversed(trace.events) if event["event"] == "tile"),
