@@ -405,6 +405,12 @@ def flux_streamed(scenes: Scenes) -> Recorder:
     fitted.tell()
     peaks = card.read()
     recorder.peaks(peaks.peak_allocated, peaks.peak_reserved)
+    report = {
+        "command": f"{job.steps} steps at {job.size.width}x{job.size.height}",
+        "model": {"name": type(module).__name__, "spec": job.spec, "random": True},
+        "card": recorder.about["card"],
+    }
+    recorder.tell(Told(report))
     tightfit.unfit(module)
     gc.collect()
     card.trim()
