@@ -20,7 +20,7 @@ from safetensors.torch import save_file
 from tests.adapters.original_vae import original_names
 from tightfit.adapters import fetch_vae, find_vae, load_vae, outline_vae, stored_dtype
 from tightfit.adapters.diffusers_vae import adapt, weights_hash
-from tightfit.adapters.known.architectures import ARCHITECTURES
+from tightfit.adapters.known.architectures import ARCHITECTURES, SOUND
 from tightfit.card import open_card
 from tightfit.errors import InputError, UsageError
 from tightfit.weigh import weight_bytes
@@ -55,17 +55,17 @@ def test_a_random_vae_has_its_true_size(name: str, count: int) -> None:
     assert weight_bytes(outline.module) - extra == pytest.approx(count * 4, abs=2048)
 
 
-@pytest.mark.parametrize("name", ARCHITECTURES)
+@pytest.mark.parametrize("name", [*ARCHITECTURES, *SOUND])
 def test_ratios_come_from_the_model(name: str) -> None:
     """A meta run of the real network gives latents of the size that the traits promise."""
     outline = outline_vae(find_vae(f"random:{name}"))
     assert outline is not None
     traits = outline.traits
-    sizes = (2, 3, 4) if traits.axes == 3 else (3, 4)
+    sizes = {1: (3,), 2: (3, 4), 3: (2, 3, 4)}[traits.axes]
     samples = tuple(axis.samples for axis in traits.latent_axes(sizes))
-    latent = outline.encode(torch.empty(1, 3, *samples, device="meta"))
+    latent = outline.encode(torch.empty(1, traits.channels, *samples, device="meta"))
     assert tuple(latent.shape) == (1, traits.latent_channels, *sizes)
-    assert tuple(outline.decode(latent).shape) == (1, 3, *samples)
+    assert tuple(outline.decode(latent).shape) == (1, traits.channels, *samples)
 
 
 def test_a_random_vae_is_seeded_and_says_so() -> None:

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from tightfit.adapters.known.architectures import ARCHITECTURES, architecture
+from tightfit.adapters.known.architectures import ARCHITECTURES, SOUND, architecture
 from tightfit.adapters.libraries import LOADING, class_named, quiet, said_by_us
 from tightfit.adapters.packed import (
     load_diffusers,
@@ -274,7 +274,7 @@ def _folder(spec: str, path: Path) -> Source:
 def _file(spec: str, path: Path) -> Source:
     """A safetensors file, recognised by the names and shapes in its header."""
     shapes = _header(path)
-    for known in ARCHITECTURES.values():
+    for known in (*ARCHITECTURES.values(), *SOUND.values()):
         if _original_mark(shapes, known.class_name) is not None:
             continue
         if _shapes_of(known.class_name, known.arguments) == shapes:
