@@ -224,6 +224,7 @@ _SEEDS: dict[str, tuple[str, tuple[Door, ...]]] = {
     "packed": ("f.safetensors", (_headed, _stored, _unpacked)),
     "hash list": ("c.safetensors.sha256.json", (_beside(".sha256.json", verify),)),
     "pickle": ("a.ckpt", (_pickled,)),
+    "pickle, old": ("b.pt", (_pickled,)),
 }
 KINDS = tuple(_SEEDS)
 
@@ -330,6 +331,7 @@ def _make(folder: Path) -> None:
     save_file({"w": values, "b": torch.ones(3)}, folder / "whole.safetensors")
     pack(folder / "whole.safetensors", folder / "f.safetensors")
     torch.save({"state_dict": weights}, folder / "a.ckpt")
+    torch.save(weights, folder / "b.pt", _use_new_zipfile_serialization=False)
 
 
 def _without_hash(path: Path, out: Path) -> None:

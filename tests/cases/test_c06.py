@@ -10,6 +10,7 @@ from PIL import Image
 
 import tightfit
 from tests.cases.common import virtual
+from tightfit.api import work
 from tightfit.cli import run
 from tightfit.media.latents import load_latent
 
@@ -83,12 +84,13 @@ def test_c06_what_is_done_is_kept_and_the_rest_goes_on(
 def test_c06_the_vae_is_loaded_once_and_the_card_is_as_it_was(
     inputs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In the library too, with the same latents as one by one."""
-    loads = []
-    from tightfit.api import work
-
-    load = work.load_vae
-    monkeypatch.setattr(work, "load_vae", lambda *a, **k: loads.append(a) or load(*a, **k))
+    """In the library too, with the same latents as one by one; it is outlined once for plans."""
+    made: list[str] = []
+    load, outline = work.load_vae, work.outline_vae
+    monkeypatch.setattr(work, "load_vae", lambda *a, **k: made.append("load") or load(*a, **k))
+    monkeypatch.setattr(
+        work, "outline_vae", lambda *a, **k: made.append("outline") or outline(*a, **k)
+    )
     card = virtual("6MiB")
     held: list[int | None] = []
     done = tightfit.encode_all(
@@ -98,7 +100,7 @@ def test_c06_the_vae_is_loaded_once_and_the_card_is_as_it_was(
         card=card,
         tell=lambda *_: held.append(card.read().allocated),
     )
-    assert len(loads) == 1
+    assert made == ["outline", "load"]
     assert held == [0] * 5
     assert card.read().allocated == 0
     assert (done.count("written"), done.count("failed"), done.exit_code) == (3, 2, 1)
