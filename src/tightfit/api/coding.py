@@ -14,7 +14,7 @@ from tightfit.adapters import parse_dtype
 from tightfit.api.latent import check_latent, frames_of, latent_file, pick
 from tightfit.api.memory import open_memory
 from tightfit.api.result import Frames, Result
-from tightfit.api.sources import Footage, Selection, look, read
+from tightfit.api.sources import Footage, Selection, looking, read
 from tightfit.api.work import Chosen, Watching, Work
 from tightfit.api.writing import FrameSink, Target
 from tightfit.card import Card
@@ -99,10 +99,10 @@ def encode(
         estimate=estimate,
         allow_cpu=allow_cpu,
     )
-    info = look(source, selection)
-    chosen = Chosen.of(vae)
-    _check_wish(memory.wish, chosen.traits)
-    footage = read(source, selection, info, chosen.traits)
+    with looking(source, selection) as seen:
+        chosen = Chosen.of(vae)
+        _check_wish(memory.wish, chosen.traits)
+        footage = read(source, selection, seen, chosen.traits)
     samples, padding = _batch(footage, chosen.traits, trim=pad == "trim")
     request = Request(
         memory.budget, memory.reserve, memory.wish, memory.estimate, evict, sample, allow_cpu

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from fractions import Fraction
 from pathlib import Path
@@ -13,9 +15,10 @@ from tightfit.errors import InputError, UsageError
 from tightfit.media.background import Colour
 from tightfit.media.clip import Clip, Seconds, read_clip
 from tightfit.media.frame_folder import read_frame_folder
-from tightfit.media.info import MediaInfo, probe
+from tightfit.media.info import MediaInfo, look_into, probe
 from tightfit.media.picture import read_picture
 from tightfit.media.samples import as_floats
+from tightfit.media.shots import Source
 from tightfit.media.sound import Sound, SoundPart, read_sound
 from tightfit.run.vae import Traits
 
@@ -64,12 +67,45 @@ class Selection:
     background: Colour = (1.0, 1.0, 1.0)
 
 
+@dataclass(frozen=True)
+class Seen:
+    """What can be known of a source before it is read.
+
+    Attributes:
+        info: of a file or folder; None of a tensor.
+        film: its frames, where it is a film and open.
+    """
+
+    info: MediaInfo | None = None
+    film: Source | None = None
+
+
+@contextmanager
+def looking(source: str | Path | torch.Tensor, selection: Selection) -> Iterator[Seen]:
+    """Look at a source, and keep a film open meanwhile: its first frames are decoded.
+
+    Raises `InputError`, `UsageError`.
+    """
+    if isinstance(source, torch.Tensor):
+        _check_tensor(source)
+        yield Seen()
+        return
+    with look_into(Path(source)) as (info, film):
+        _check(source, info, selection)
+        yield Seen(info, film)
+
+
 def look(source: str | Path | torch.Tensor, selection: Selection) -> MediaInfo | None:
     """What can be known before reading; None for a tensor. Raises `InputError`, `UsageError`."""
     if isinstance(source, torch.Tensor):
         _check_tensor(source)
         return None
     info = probe(Path(source))
+    _check(source, info, selection)
+    return info
+
+
+def _check(source: str | Path, info: MediaInfo, selection: Selection) -> None:
     if info.kind != "clip" and (selection.frames is not None or selection.fps is not None):
         what = info.kind if info.kind == "sound" else "a picture"
         raise UsageError(f"--frames and --fps pick frames of a clip, and {source} is {what}.")
@@ -77,16 +113,15 @@ def look(source: str | Path | torch.Tensor, selection: Selection) -> MediaInfo |
         raise UsageError(f"--seconds picks a part of a clip, and {source} is a picture.")
     if info.width * info.height > _MOST_PIXELS:
         raise InputError(f"{source} has {info.width}x{info.height} pixels: too many to read.")
-    return info
 
 
 def read(
     source: str | Path | torch.Tensor,
     selection: Selection,
-    info: MediaInfo | None = None,
+    seen: Seen | None = None,
     traits: Traits | None = None,
 ) -> Footage:
-    """Read what `look` gave `info` of, for a VAE of these `traits`: sound for one of sound.
+    """Read what was `seen`, for a VAE of these `traits`: sound for one of sound.
 
     Raises `InputError` where the file is damaged, `UsageError` where the VAE takes something else.
     """
@@ -96,12 +131,12 @@ def read(
         frames = source.unsqueeze(0) if source.dim() == 3 else source
         return Footage(frames, about=_about("tensor", None, frames, None))
     path = Path(source)
-    info = info or probe(path)
+    info = (seen.info if seen is not None else None) or probe(path)
     if info.kind == "sound":
         raise UsageError(f"{source} is sound, and the VAE takes pictures: give --vae one of sound.")
     if info.kind == "picture":
         return _picture(path, selection, info)
-    clip = _clip(path, selection)
+    clip = _clip(path, selection, None if seen is None else seen.film)
     sound = None if clip.sound is None else read_sound(path, clip.sound)
     return Footage(
         clip.pixels,
@@ -126,7 +161,7 @@ def _picture(path: Path, selection: Selection, info: MediaInfo) -> Footage:
     )
 
 
-def _clip(path: Path, selection: Selection) -> Clip:
+def _clip(path: Path, selection: Selection, film: Source | None) -> Clip:
     terms: dict[str, Any] = {
         "frames": selection.frames,
         "seconds": selection.seconds,
@@ -135,7 +170,7 @@ def _clip(path: Path, selection: Selection) -> Clip:
     }
     if path.is_dir():
         return read_frame_folder(path, fps=selection.fps or Fraction(24), **terms)
-    return read_clip(path, fps=selection.fps, **terms)
+    return read_clip(path, fps=selection.fps, opened=film, **terms)
 
 
 def _sound(source: str | Path | torch.Tensor, selection: Selection, traits: Traits) -> Footage:

@@ -8,7 +8,7 @@ import re
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import dropwhile, islice, takewhile
@@ -76,13 +76,15 @@ def read_clip(
     seconds: Seconds | None = None,
     background: Colour = WHITE,
     keep_alpha: bool = False,
+    opened: Source | None = None,
 ) -> Clip:
     """Read a film (MP4, MKV, WebM …) or an animation (GIF, WebP, PNG).
 
     With `fps`, frames are picked by time as `at_rate` says; then `seconds` leaves those shown from
     its start up to but not at its end; then `frames` counts among those. Host memory follows what
     is asked for: other frames are neither converted nor kept, and nothing behind the last one is
-    read. Frames are converted by other threads while the next ones are decoded.
+    read. Frames are converted by other threads while the next ones are decoded. `opened` is the
+    file, open, where somebody looked into it before; its frames are drawn once.
 
     Raises `InputError` where the file is no clip, is cut off or damaged before the last frame
     asked for, or has none of the frames asked for; `UsageError` on an `fps` beyond 0..1000 and on
@@ -94,7 +96,8 @@ def read_clip(
     step = 1 if wanted.step is None else wanted.step
     if step < 1 or min(wanted.start or 0, wanted.stop or 0) < 0:
         raise UsageError(f"The frames `{spell(wanted)}` count from the end: {_LEGAL}.")
-    with _open(path) as source, ThreadPoolExecutor(_WORKERS) as pool:
+    opening = _open(path) if opened is None else nullcontext(opened)
+    with opening as source, ThreadPoolExecutor(_WORKERS) as pool:
         shots = _within(source.shots(), fps, seconds)
         pile = _Frames(keep_alpha)
         times: list[Fraction] = []

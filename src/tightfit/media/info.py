@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
@@ -62,6 +64,36 @@ def probe(path: Path) -> MediaInfo:
             if has_sound_alone(path):
                 return MediaInfo("sound", 0, 0, None, None, False, True)
             raise
+
+
+@contextmanager
+def look_into(path: Path) -> Iterator[tuple[MediaInfo, Source | None]]:
+    """What `probe` says, and a film's frames, so that it need not be opened again to be read.
+
+    Raises as `probe` does; what the body raises passes unchanged.
+    """
+    with ExitStack() as stack:
+        source = None if path.is_dir() or _is_picture(path) else _film(path, stack)
+        yield (probe(path) if source is None else _of_clip(source)), source
+
+
+def _is_picture(path: Path) -> bool:
+    check_readable(path)
+    try:
+        with still.open_still(path):
+            return True
+    except UnidentifiedImageError:
+        return False
+
+
+def _film(path: Path, stack: ExitStack) -> Source | None:
+    """One that is open until the stack ends; None where the file is none."""
+    from tightfit.media.film import open_film  # PyAV: a tensor or a still needs none
+
+    try:
+        return stack.enter_context(open_film(path))
+    except InputError:
+        return None
 
 
 def _of_clip(source: Source) -> MediaInfo:
