@@ -29,7 +29,7 @@ _PRINT = {"CMYK"}
 _ORIENTATION = 0x0112
 DAMAGE = (
     *(OSError, SyntaxError, ValueError, IndexError, EOFError, struct.error),
-    *(TypeError, KeyError, AttributeError, ArithmeticError, MemoryError),
+    *(TypeError, KeyError, AttributeError, ArithmeticError, MemoryError, RuntimeError),
 )
 """What Pillow raises on damaged files: the first two by design, the others by accident."""
 
