@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -14,6 +13,8 @@ import torch
 import torch._dynamo
 from torch._ops import OpOverload
 
+PLAIN = frozenset((int, float, bool, str, type(None), torch.dtype, torch.device))
+"""Most arguments are of these types, which hold no tensors."""
 HALVES = (torch.float16, torch.bfloat16)
 _CACHE_LIMIT = 20_000
 _MOVES_ONLY = frozenset(
@@ -61,6 +62,7 @@ class Facts:
     """What the schema of an operator tells.
 
     Attributes:
+        operator: its name, such as ``aten.add.Tensor``.
         composite: it is written in terms of other operators and arrives whole only in
             inference mode.
         mutates: it writes into an argument.
@@ -71,6 +73,7 @@ class Facts:
         answers: it gives a number rather than a tensor, so the host waits for it.
     """
 
+    operator: str
     composite: bool
     mutates: bool
     views: bool
@@ -100,6 +103,7 @@ def facts_of(func: OpOverload) -> Facts:
         _name_of(func), "CompositeImplicitAutograd"
     )
     return Facts(
+        operator=str(func),
         composite=composite,
         mutates=mutates,
         views=views,
@@ -114,16 +118,23 @@ def _name_of(func: Any) -> str:
     return str(func.name())
 
 
-def tensors_in(value: Any) -> Iterator[torch.Tensor]:
+def tensors_in(value: Any) -> list[torch.Tensor]:
     """Every tensor in nested lists, tuples and dicts."""
+    found: list[torch.Tensor] = []
+    _gather(value, found)
+    return found
+
+
+def _gather(value: Any, found: list[torch.Tensor]) -> None:
     if isinstance(value, torch.Tensor):
-        yield value
+        found.append(value)
     elif isinstance(value, (list, tuple)):
         for item in value:
-            yield from tensors_in(item)
+            if type(item) not in PLAIN:
+                _gather(item, found)
     elif isinstance(value, dict):
         for item in value.values():
-            yield from tensors_in(item)
+            _gather(item, found)
 
 
 def written_by(func: OpOverload, args: Any, kwargs: dict[str, Any]) -> list[Any]:
@@ -205,7 +216,7 @@ def _freeze(value: Any) -> Any:
     if isinstance(value, torch.Tensor):
         return (value.shape, value.stride(), value.dtype)
     if isinstance(value, (list, tuple)):
-        return tuple(map(_freeze, value))
+        return tuple([(type(i), i) if type(i) in PLAIN else _freeze(i) for i in value])
     if isinstance(value, dict):
         return tuple((name, _freeze(item)) for name, item in value.items())
     return (type(value), value)

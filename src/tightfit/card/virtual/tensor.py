@@ -18,6 +18,7 @@ from tightfit.card.virtual.attention import attention
 from tightfit.card.virtual.keeper import DEVICE_TYPE, Charge, Keeper, charges, keeper_at
 from tightfit.card.virtual.operators import (
     HALVES,
+    PLAIN,
     Facts,
     Forecast,
     facts_of,
@@ -181,12 +182,12 @@ def _watched(
     writes = [shell for shell in shells if id(shell) in written]
     reads = [] if facts.shapes else [shell for shell in shells if id(shell) not in written]
     try:
-        step = keeper.traffic.begins(str(func), reads, writes)
+        step = keeper.traffic.begins(facts.operator, reads, writes)
         outcome = _run(func, facts, shells, keeper, args, kwargs)
-        results = list(tensors_in((outcome, writes)))
+        results = tensors_in((outcome, writes))
         keeper.traffic.ends(
             step,
-            str(func),
+            facts.operator,
             [each for each in results if isinstance(each, VirtualTensor)],
             [each for each in results if not isinstance(each, VirtualTensor)],
         )
@@ -213,9 +214,9 @@ def _run(
         keeper = keeper_at(target.index)
         named["device"] = torch.device("cpu")
     if facts.mutates:
-        return _mutate(func, keeper, shells, args, kwargs, plain, named)
+        return _mutate(func, facts, keeper, shells, args, kwargs, plain, named)
     if facts.views:
-        return _wrap_all(func(*plain, **named), shells, keeper, [], str(func))
+        return _wrap_all(func(*plain, **named), shells, keeper, [], facts.operator)
     return _compute(func, facts, keeper, shells, plain, named)
 
 
@@ -250,7 +251,7 @@ def payloads(value: Any) -> Any:
     if isinstance(value, VirtualTensor):
         return value.payload
     if isinstance(value, (list, tuple)):
-        return type(value)(map(payloads, value))
+        return type(value)([item if type(item) in PLAIN else payloads(item) for item in value])
     return value
 
 
@@ -266,6 +267,7 @@ def _to_host(func: OpOverload, keeper: Keeper, plain: Any, named: dict[str, Any]
 
 def _mutate(
     func: OpOverload,
+    facts: Facts,
     keeper: Keeper,
     shells: list[VirtualTensor],
     args: Any,
@@ -282,7 +284,7 @@ def _mutate(
         storage = payload.untyped_storage()
         if storage._cdata != shell.charge.key or storage.nbytes() != shell.charge.size:
             try:
-                block = keeper.charge(storage.nbytes(), str(func))
+                block = keeper.charge(storage.nbytes(), facts.operator)
             except (RuntimeError, MemoryError) as error:
                 return _Refusal(error)
             _adopt(shell, payload, Charge(keeper, block, storage))
@@ -290,7 +292,7 @@ def _mutate(
             _adopt(shell, payload, shell.charge)
     same = {id(payloads(value)): value for value in tensors_in((args, kwargs))}
     try:
-        return _replace(result, same, keeper, str(func))
+        return _replace(result, same, keeper, facts.operator)
     except (RuntimeError, MemoryError) as error:
         result = None
         return _Refusal(error)
@@ -315,7 +317,7 @@ def _compute(
     named: dict[str, Any],
 ) -> Any:
     """An operator with new results: charged first, computed after."""
-    operator = str(func)
+    operator = facts.operator
     foreseen = forecast(func, plain, named)
     if facts.answers or foreseen is None:
         keeper.settle()  # the host needs a value, or a size that depends on values
