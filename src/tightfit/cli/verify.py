@@ -62,7 +62,8 @@ def _told(each: VerifiedFile) -> str:
 
     if each.error is not None:
         return each.error
-    what = f"{each.path}: {each.tensors} tensors, {format_bytes(each.size_bytes)}"
+    tensors = f"{each.tensors} tensor{'' if each.tensors == 1 else 's'}"
+    what = f"{each.path}: {tensors}, {format_bytes(each.size_bytes)}"
     if each.against == "written":
         return f"{what}, hashes written to {each.path.name}.sha256.json"
     if each.against is None:
