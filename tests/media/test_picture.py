@@ -7,9 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from PIL import Image
+from PIL import Image, ImageCms, features
 
 from tightfit.errors import InputError, JobFailed
+from tightfit.media.clip import read_clip
 from tightfit.media.picture import read_picture
 from tightfit.media.picture_writer import write_picture
 
@@ -231,3 +232,70 @@ def test_a_picture_of_no_known_kind_is_not_written(tmp_path: Path) -> None:
     """The legal suffixes are named."""
     with pytest.raises(InputError, match=r"must end in \.png, \.webp"):
         write_picture(tmp_path / "a.txt", torch.zeros(3, 4, 4))
+
+
+def test_a_jpeg_of_several_pictures_gives_its_first(tmp_path: Path) -> None:
+    """As phones and stereo cameras write them; the others are said."""
+    pictures = [Image.fromarray(noise(16, 16, 3, seed=at)) for at in range(3)]
+    pictures[0].save(tmp_path / "a.jpg", "MPO", save_all=True, append_images=pictures[1:])
+    pictures[0].save(tmp_path / "b.jpg", "JPEG")
+    picture = read_picture(tmp_path / "a.jpg")
+    assert picture.notes == ("left out 2 further pictures",)
+    assert torch.equal(picture.pixels, read_picture(tmp_path / "b.jpg").pixels)
+
+
+def test_print_colours_are_read_as_they_look(tmp_path: Path) -> None:
+    """No ink is white; as Adobe stores them, the other way round, they come out the same."""
+    inks = np.zeros((16, 16, 4), np.uint8)
+    inks[:, 8:, 3] = 255  # black
+    Image.fromarray(inks, "CMYK").save(tmp_path / "a.jpg", quality=100)
+    picture = read_picture(tmp_path / "a.jpg")
+    assert picture.pixels[:, :, 0].min() > 0.98
+    assert picture.pixels[:, :, -1].max() < 0.02
+    assert picture.notes == ("read print colours (CMYK) without a profile",)
+
+
+def test_a_colour_profile_is_left_out_and_said(tmp_path: Path) -> None:
+    """Unless it is the usual one."""
+    usual = ImageCms.ImageCmsProfile(ImageCms.createProfile("sRGB")).tobytes()
+    other = usual.replace(b"sRGB", b"Wide").replace(
+        "sRGB".encode("utf-16-be"), "Wide".encode("utf-16-be")
+    )
+    image = Image.fromarray(noise(8, 8, 3))
+    image.save(tmp_path / "a.png", icc_profile=usual)
+    image.save(tmp_path / "b.png", icc_profile=other)
+    assert read_picture(tmp_path / "a.png").notes == ()
+    (note,) = read_picture(tmp_path / "b.png").notes
+    assert note == "left out the picture's colour profile; colours are taken for sRGB"
+
+
+@pytest.mark.skipif(not features.check("avif"), reason="this Pillow reads no AVIF")
+def test_avif_is_read_upright_and_as_a_clip(tmp_path: Path) -> None:
+    """Where Pillow was built with it."""
+    upright = np.zeros((40, 20, 3), np.uint8)
+    upright[:20, :10] = 240
+    stored = Image.fromarray(upright).transpose(Image.Transpose.ROTATE_90)
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    stored.save(tmp_path / "a.avif", exif=exif, quality=100)
+    picture = read_picture(tmp_path / "a.avif")
+    assert picture.pixels.shape == (3, 40, 20)
+    assert picture.pixels[0, 2:18, 2:8].min() > 0.85
+    frames = [Image.new("RGB", (32, 24), (value, 0, 0)) for value in (40, 120, 200)]
+    frames[0].save(tmp_path / "b.avif", save_all=True, append_images=frames[1:], duration=100)
+    clip = read_clip(tmp_path / "b.avif")
+    assert clip.fps == 10
+    assert (clip.pixels[:, 0, 0, 0].int() - torch.tensor([40, 120, 200])).abs().max() <= 4
+    assert read_picture(tmp_path / "b.avif").notes == ("left out 2 further frames",)
+
+
+def test_transparency_of_one_colour_is_transparency(tmp_path: Path) -> None:
+    """Of grey and of colour, as old PNG files have it."""
+    grey = np.array([[0, 7, 200]], np.uint8)
+    Image.fromarray(grey).save(tmp_path / "grey.png", transparency=7)
+    colour = np.array([[[1, 2, 3], [9, 9, 9]]], np.uint8)
+    Image.fromarray(colour).save(tmp_path / "rgb.png", transparency=(1, 2, 3))
+    for name, alpha in (("grey.png", [1, 0, 1]), ("rgb.png", [0, 1])):
+        picture = read_picture(tmp_path / name, keep_alpha=True)
+        assert picture.alpha is not None
+        assert picture.alpha[0, 0].tolist() == alpha
