@@ -41,11 +41,19 @@ def test_the_chart_has_the_asked_size_and_stays_inside() -> None:
 
 def test_the_floor_is_solid_and_the_peaks_are_light() -> None:
     """Four of ten rows are held throughout; the failed peak reaches the ninth."""
-    rows = [line[10:] for line in chart(trace(), budget=100, width=70, height=10)[1:11]]
+    drawn = chart(trace(), budget=100, width=70, height=10)[1:11]
+    rows = [line[max(map(line.find, "│┤")) + 1 :] for line in drawn]
     assert all("█" in row for row in rows[-4:])
     assert not any("█" in row for row in rows[:5])
     assert "░" in rows[1] or "█" in rows[1] or any(c in rows[1] for c in "▁▂▃▄▅▆▇")
     assert rows[0].strip() == ""
+
+
+def test_labels_of_any_size_stand_in_one_column() -> None:
+    """Such as 682.7 KiB below 2.0 MiB, and 1023.9 MiB."""
+    for budget in (2 * 2**20, 2**30 - 2**16, 2**40):
+        lines = chart(trace(), budget=budget, width=70, height=12)[:13]
+        assert {max(line.find(each) for each in "┬│┤") for line in lines} == {11}
 
 
 def test_no_events_are_no_error() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 from tightfit.units import format_bytes
 
 _EIGHTHS = " ▁▂▃▄▅▆▇█"
-_LABEL = 10
+_LABEL = 12  # a size has up to ten characters, such as 1023.9 MiB
 
 
 @dataclass(frozen=True)
