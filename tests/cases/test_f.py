@@ -21,13 +21,14 @@ from torch import nn
 
 import tightfit
 from tests.cases.common import virtual
-from tightfit.adapters import find_vae, load_vae
+from tightfit.adapters import find_parts, find_vae, load_part, load_vae
 from tightfit.card import open_card
 from tightfit.cli import run
 from tightfit.errors import InputError, MemoryShortage
 from tightfit.media.latents import FurtherLatent, LatentFile, load_latent, save_latent
 from tightfit.media.sound import read_sound
 from tightfit.units import MIB
+from tightfit.weigh.files.hash_lists import file_hash
 
 VAE = "random:flux-vae-mini"
 PICTURE = torch.linspace(0, 1, 3 * 32 * 32).view(3, 32, 32)
@@ -228,6 +229,18 @@ def test_f04_the_report_of_a_run_carries_the_hash_where_it_is_known(
     told = tightfit.encode(PICTURE, vae=str(path), card=card).report.model["files"]
     summed = subprocess.run(["sha256sum", str(path)], capture_output=True, text=True, check=True)
     assert told == {str(path): summed.stdout.split()[0]}
+
+
+def test_f04_the_report_of_a_pipeline_carries_the_hashes_of_its_files(tmp_path: Path) -> None:
+    """Of the networks that come from files which somebody hashed."""
+    path, report = tmp_path / "vae.safetensors", tmp_path / "r.json"
+    part = next(each for each in find_parts("random:sdxl-mini") if each.name == "vae")
+    save_file(load_part(part, dtype=torch.float32).state_dict(), path)
+    tightfit.verify(path, write=True)
+    job = ["generate", "random:sdxl-mini", "--prompt", "x", "--steps", "1", "--vae", str(path)]
+    made = ["-o", str(tmp_path / "a.png"), "--card", "cpu", "--report", str(report)]
+    assert run([*job, *made]) == 0
+    assert json.loads(report.read_text())["model"]["files"] == {str(path): file_hash(path)}
 
 
 def streams() -> LatentFile:

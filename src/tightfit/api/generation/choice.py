@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -31,6 +31,8 @@ from tightfit.errors import InputError, MemoryShortage, UsageError
 from tightfit.place.streaming.host_budget import host_room
 from tightfit.plan.streaming.residency import MODES
 from tightfit.units import format_bytes
+from tightfit.weigh.files.hash_lists import known_hash
+from tightfit.weigh.files.headers import read_header
 
 WEIGHTS = ("bf16", "fp8")
 
@@ -205,6 +207,7 @@ class Choice:
             "name": self.class_name,
             "random": self.source.random if self.source is not None else False,
             "parts": {name: str(path) for name, path in self.files.items()},
+            "files": _known_hashes(self.networks),
             "networks": {} if fitted is None else _networks(fitted),
         }
 
@@ -213,6 +216,17 @@ def check_weights(weights: str | None) -> None:
     """Refuse what weights cannot become. Raises `UsageError`."""
     if weights is not None and weights not in WEIGHTS:
         raise UsageError(f"--weights `{weights}` is unknown: use {' or '.join(WEIGHTS)}.")
+
+
+def _known_hashes(parts: Iterable[Part]) -> dict[str, str]:
+    """Of their files, as lists beside them or a hub's cache tell; none is hashed for it."""
+    known: dict[str, str] = {}
+    for path in (each.path for each in parts if each.path is not None):
+        with suppress(InputError):
+            for file in read_header(path).files:
+                told = known_hash(file)
+                known |= {} if told is None else {str(file): told}
+    return known
 
 
 def _networks(fitted: FittedPipeline) -> dict[str, Any]:
