@@ -60,12 +60,16 @@ def to_source(
         right=target[-1] - width,
         dropped=count - kept,
     )
+    # A copy of our own from here on, of which there is never a second one for long.
+    x = frames[:kept].to(torch.float32, copy=True)
     top = _TOPS.get(frames.dtype)
-    x = frames[:kept].float() if top is None else frames[:kept].float() / top
-    x = torch.nn.functional.pad(x, (0, padding.right, 0, padding.bottom), mode="replicate")
+    if top is not None:
+        x.div_(top)
+    if padding.right or padding.bottom:
+        x = torch.nn.functional.pad(x, (0, padding.right, 0, padding.bottom), mode="replicate")
     if padding.frames:
         x = torch.cat([x, x[-1:].expand(padding.frames, -1, -1, -1)])
-    x = x * (traits.high - traits.low) + traits.low
+    x.mul_(traits.high - traits.low).add_(traits.low)
     return (x.transpose(0, 1).unsqueeze(0).contiguous() if time else x), padding
 
 
