@@ -41,7 +41,7 @@ SURFACE = {
     | {"-o", "--out", "--prompt", "--prompts", "--negative", "--width", "--height", "--frames"}
     | {"--fps", "--steps", "--guidance", "--seed", "--num", "--image", "--mask", "--strength"}
     | {"--scheduler", "--lora", "--transformer", "--vae", "--text-encoder", "--base"}
-    | {"--weights", "--latents", "--resume"},
+    | {"--weights", "--latents", "--preview", "--resume"},
     "demo": {"--input", "-o", "--out"},
     "plan": (MEMORY - {"--overlap", "--no-estimate", "--allow-cpu", "--report", "--trace"})
     - {"--verbose", "-v"}

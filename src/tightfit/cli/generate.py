@@ -114,6 +114,10 @@ def generate(
         Path | None,
         typer.Option("--latents", metavar="FILE", help="Keep the latents, for decode."),
     ] = None,
+    preview: Annotated[
+        Path | None,
+        typer.Option("--preview", metavar="FILE.png", help="A small picture of how far it is."),
+    ] = None,
     resume: Annotated[
         bool, typer.Option("--resume", help="Go on with a job that was interrupted.")
     ] = False,
@@ -179,6 +183,7 @@ def generate(
                 mode=vram_mode,
                 allocator=allocator,
                 latents=latents,
+                preview=preview,
                 resume=resume,
                 tile=tile,
                 overlap=overlap,

@@ -19,11 +19,17 @@ OnCode = Callable[[str, nn.Module, torch.Tensor], None]
 """Told ``encode`` or ``decode``, the VAE, and what it is given, before it begins."""
 
 
+OnLatents = Callable[[torch.Tensor, torch.Tensor], None]
+"""Told the latents before a step and after it, where they are."""
+
+
 @contextmanager
-def marked(pipe: Any, *, on_step: OnStep, on_code: OnCode) -> Iterator[None]:
+def marked(
+    pipe: Any, *, on_step: OnStep, on_code: OnCode, on_latents: OnLatents | None = None
+) -> Iterator[None]:
     """While inside, calls of `pipe` tell where they are; what raises there, ends the call."""
     with ExitStack() as stack:
-        stack.enter_context(_steps(pipe, on_step))
+        stack.enter_context(_steps(pipe, on_step, on_latents))
         for part in pipe.components.values():
             module = getattr(part, "_orig_mod", part)
             if isinstance(module, nn.Module) and hasattr(module, "encode"):
@@ -32,12 +38,17 @@ def marked(pipe: Any, *, on_step: OnStep, on_code: OnCode) -> Iterator[None]:
 
 
 @contextmanager
-def _steps(pipe: Any, on_step: OnStep) -> Iterator[None]:
+def _steps(pipe: Any, on_step: OnStep, on_latents: OnLatents | None) -> Iterator[None]:
     done = itertools.count(1)
 
-    def after() -> None:
+    def after(sample: Any, value: Any) -> None:
         count = next(done)
         on_step(count, _steps_in_all(pipe, count))
+        made = value[0] if isinstance(value, tuple) else getattr(value, "prev_sample", None)
+        if on_latents is None or not isinstance(sample, torch.Tensor):
+            return
+        if isinstance(made, torch.Tensor):
+            on_latents(sample, made)
 
     with _instead(pipe.scheduler, "step", _Step(pipe.scheduler.step, after)):
         yield
@@ -46,14 +57,14 @@ def _steps(pipe: Any, on_step: OnStep) -> Iterator[None]:
 class _Step:
     """Stands in a scheduler for its `step`; a copy of the scheduler goes without."""
 
-    def __init__(self, own: Callable[..., Any], after: Callable[[], None]) -> None:
+    def __init__(self, own: Callable[..., Any], after: Callable[[object, Any], None]) -> None:
         functools.update_wrapper(self, own)  # pipelines look at what it takes
         self._own = own
         self._after = after
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         value = self._own(*args, **kwargs)
-        self._after()
+        self._after(args[2] if len(args) > 2 else kwargs.get("sample"), value)
         return value
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:

@@ -26,6 +26,7 @@ from tightfit.api.generation.choice import Choice
 from tightfit.api.generation.generated import SoFar, describe, failed, refused
 from tightfit.api.generation.making import Generated, Keeping, Making, kept_seed
 from tightfit.api.generation.pictures import picture_of
+from tightfit.api.generation.preview import Preview
 from tightfit.api.generation.prompting import BadPrompt
 from tightfit.api.generation.targets import check_target, names
 from tightfit.api.generation.timeline import Timeline
@@ -38,6 +39,7 @@ from tightfit.card import Card
 from tightfit.errors import Cancelled, MemoryShortage, TightfitError, UsageError
 from tightfit.media.files import check_writable
 from tightfit.media.latents import LATENT_KINDS
+from tightfit.media.picture_writer import PICTURE_KINDS
 from tightfit.plan.size import LARGEST_BATCH
 from tightfit.plan.tilesize import parse_tile
 from tightfit.report.oom_log import without_prompts
@@ -79,6 +81,7 @@ def generate(
     pack: str = "auto",
     allocator: str | None = None,
     latents: str | Path | None = None,
+    preview: str | Path | None = None,
     resume: bool = False,
     keep_every: float = 60.0,
     tile: str = "auto",
@@ -111,6 +114,9 @@ def generate(
         dtype: to compute in; ``auto`` is as stored.
         card, vram, reserve, mode, pack, allocator: the memory options, as for `fit`.
         latents: a file in which the latents stay; else they are kept until all is written.
+        preview: a picture (PNG, WebP, JPEG) of how far it is, renewed after a step, at most once a
+            second: the latents that are expected at the end, one colour for each place of them. No
+            bit of the result changes, and the card does nothing for it.
         resume: go on from the state that an interrupted job with the same settings left.
         keep_every: seconds after which a job leaves its state beside `out` again.
         tile, overlap, allow_cpu: how the VAE codes, as for `decode`.
@@ -154,7 +160,8 @@ def generate(
     check_files(files)
     target = None if out is None else Path(out)
     kept_latents = None if latents is None else Path(latents)
-    _check_outputs(target, kept_latents, order, speech, resume=resume)
+    shown = None if preview is None else Path(preview)
+    _check_outputs(target, kept_latents, shown, order, speech, resume=resume)
     first = seed
     if first is None:
         first = _drawn_seed(target, num, len(prompts) if several else None, resume=resume)
@@ -180,6 +187,7 @@ def generate(
         seeds=tuple(first + at for at in range(num)),
         out=target,
         latents=kept_latents,
+        preview=shown,
         resume=resume,
         keep_every=keep_every,
         timeline=Timeline(memory.card, watching),
@@ -214,6 +222,7 @@ class _Task:
     seeds: tuple[int, ...]
     out: Path | None
     latents: Path | None
+    preview: Path | None
     resume: bool
     keep_every: float
     timeline: Timeline
@@ -244,6 +253,7 @@ def _made(
         _coding(fitted, task.codes),
         fitted.shared.recording(recorder),
     ):
+        preview = None if task.preview is None else Preview.of(fitted, task.preview)
         task.timeline.begins(None)
         told = {
             "scheduler": type(pipe.scheduler).__name__,
@@ -254,7 +264,7 @@ def _made(
         latents = task.latents is not None
         what = _what(task)
         keeping = Keeping(task.keep_every, task.resume, latents, *chosen.decoder(pipe), what)
-        making = Making(pipe, fitted, task.speech, task.timeline, keeping, told)
+        making = Making(pipe, fitted, task.speech, task.timeline, keeping, told, preview)
         making.adjusted += [] if task.note is None else [task.note]
         tries = {name: len(network.attempts) for name, network in fitted.networks.items()}
         so_far = SoFar(tries, tuple(fitted.codings), task.before, task.started)
@@ -364,7 +374,13 @@ def _coding(fitted: FittedPipeline, codes: Codes) -> Iterator[None]:
 
 
 def _check_outputs(
-    out: Path | None, latents: Path | None, order: Order, speech: Speech, *, resume: bool
+    out: Path | None,
+    latents: Path | None,
+    preview: Path | None,
+    order: Order,
+    speech: Speech,
+    *,
+    resume: bool,
 ) -> None:
     if out is not None:
         check_target(out, clips=speech.makes_clips, frames=order.frames)
@@ -374,6 +390,10 @@ def _check_outputs(
         check_writable(latents, LATENT_KINDS)
         if out is not None and latents.resolve() == out.resolve():
             raise UsageError(f"{latents} is the output and --latents: give each its own name.")
+    if preview is not None:
+        check_writable(preview, PICTURE_KINDS)
+        if out is not None and preview.resolve() == out.resolve():
+            raise UsageError(f"{preview} is the output and --preview: give each its own name.")
 
 
 def _check_seed(seed: int | None) -> None:

@@ -18,6 +18,7 @@ from tightfit.adapters.live.marks import marked
 from tightfit.adapters.live.orders import Order, Speech
 from tightfit.adapters.live.resuming import kept
 from tightfit.adapters.live.variants import without_bar
+from tightfit.api.generation.preview import Preview
 from tightfit.api.generation.saved_latents import SavedLatents, latents_beside
 from tightfit.api.generation.targets import write
 from tightfit.api.generation.timeline import DENOISE, Timeline, stage_of
@@ -83,6 +84,7 @@ class Making:
         timeline: of all its calls.
         keeping: what is kept on disk.
         told: settings that are the same for all.
+        preview: shows how far it is; None where nobody asked.
         at_once: the most that one call makes; less after one did not fit.
         attempts: of batches that did not fit.
         adjusted: what was changed of what was asked.
@@ -94,6 +96,7 @@ class Making:
     timeline: Timeline
     keeping: Keeping
     told: Mapping[str, str]
+    preview: Preview | None = None
     at_once: int = MOST_AT_ONCE
     attempts: list[dict[str, Any]] = field(default_factory=list)
     adjusted: list[str] = field(default_factory=list)
@@ -199,7 +202,10 @@ class Making:
         generators = [torch.Generator().manual_seed(seed) for seed in part.seeds]
         given = self.speech.arguments(order, generators)
         card, timeline = self.fitted.card, self.timeline
-        skipped = 0
+        skipped = left = 0
+        preview = self.preview
+        if preview is not None:
+            preview.height, preview.width = order.height, order.width
 
         def code(direction: str, vae: nn.Module, source: torch.Tensor) -> None:
             if direction == "decode":
@@ -207,8 +213,14 @@ class Making:
             timeline.begins("encode image" if direction == "encode" else "decode")
 
         def step(done: int, total: int) -> None:
+            nonlocal left
+            left = total - done if done > skipped else -1
             if done > skipped:
                 timeline.stepped(done, total)
+
+        def show(before: torch.Tensor, after: torch.Tensor) -> None:
+            if preview is not None and left >= 0:
+                preview.show(self.pipe.scheduler, before, after, last=left == 0)
 
         timeline.begins("encode text")
         with ExitStack() as stack:
@@ -217,7 +229,8 @@ class Making:
             if state is not None:
                 keeping = stack.enter_context(self._kept(state, settings, generators))
                 skipped = keeping.resumed_at or 0
-            stack.enter_context(marked(self.pipe, on_step=step, on_code=code))
+            shows = None if preview is None else show
+            stack.enter_context(marked(self.pipe, on_step=step, on_code=code, on_latents=shows))
             nothing = Keepsakes(nn.Module(), device=card.device)
             values, failure = once(lambda: self.pipe(**given), card, nothing)
         if not values:
@@ -226,6 +239,8 @@ class Making:
                 figures=f"{format_bytes(self.fitted.budget.budget)} may be used; {failure}",
                 advice="a larger budget, or a smaller picture",
             )
+        if preview is not None:
+            self.adjusted += [note for note in preview.notes if note not in self.adjusted]
         return [Frames(each, self.speech.rate(order)) for each in _pixels(values[0])]
 
     def _finish(
