@@ -10,6 +10,7 @@ import pytest
 import torch
 from PIL import Image
 
+import tightfit
 from tests.cases.common import virtual
 from tightfit.allocators import KINDS
 from tightfit.card import Card, history, open_card
@@ -20,6 +21,8 @@ from tightfit.report.trace_file import read_trace
 from tightfit.watch import Recorder
 from tightfit.watch import moves as moves_of
 from tightfit.watch.moves import moves_told
+
+TORCH, OURS = (str(Path(each.__file__).parent) for each in (torch, tightfit))
 
 
 def moves(recorder: Recorder, *kinds: str) -> list[int]:
@@ -136,8 +139,8 @@ def test_where_no_allocator_tells_tensors_are_counted_and_it_is_said() -> None:
 def test_a_history_of_pytorch_is_read() -> None:
     """Its actions by our names; the first frame that is a user's, without its folder."""
     frames = [
-        {"filename": "/site/torch/nn/conv.py", "line": 3, "name": "forward"},
-        {"filename": "/home/me/model.py", "line": 7, "name": "decode"},
+        {"filename": f"{TORCH}/nn/conv.py", "line": 3, "name": "forward"},
+        {"filename": "/home/me/tightfit/torch/model.py", "line": 7, "name": "decode"},
     ]
     trace: list[dict[str, Any]] = [
         {"action": "segment_alloc", "addr": 512, "size": 2048, "time_us": 2_000_000},
@@ -148,12 +151,12 @@ def test_a_history_of_pytorch_is_read() -> None:
         {"action": "segment_free", "addr": 512, "size": 2048},
     ]
     ours = [
-        {"filename": "/site/torch/nn/conv.py", "line": 3, "name": "to"},
-        {"filename": "/site/tightfit/place/whole.py", "line": 5, "name": "placed"},
+        {"filename": f"{TORCH}/nn/conv.py", "line": 3, "name": "to"},
+        {"filename": f"{OURS}/place/whole.py", "line": 5, "name": "placed"},
     ]
     user = {"filename": "/home/me/app.py", "line": 9, "name": "main"}
     plumbing = [
-        {"filename": "/site/tightfit/cli/encode.py", "line": 1, "name": "encode"},
+        {"filename": f"{OURS}/cli/encode.py", "line": 1, "name": "encode"},
         {"filename": "/site/typer/main.py", "line": 2, "name": "wrapper"},
     ]
     move = {"action": "alloc", "addr": 512, "size": 1024}

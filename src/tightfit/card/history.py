@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 import torch
@@ -20,8 +21,10 @@ _ACTIONS: Mapping[str, Action] = {
     "segment_free": "release",
     "segment_unmap": "release",
 }
-_LIBRARY = ("/torch/", "/contextlib.py", "/threading.py", "/concurrent/", "/typer/", "/click/")
-_OURS, _COMMANDS = "/tightfit/", "/tightfit/cli/"
+_OURS = Path(__file__).parents[1].as_posix() + "/"
+_COMMANDS, _MODELS = f"{_OURS}cli/", f"{_OURS}testing/"
+_TORCH = Path(torch.__file__).parent.as_posix() + "/"
+_PLUMBING = ("/contextlib.py", "/threading.py", "/concurrent/futures/", "/typer/", "/click/")
 
 
 @dataclass(frozen=True)
@@ -100,12 +103,14 @@ def _asked(frames: Sequence[Mapping[str, Any]]) -> str | None:
     """
     ours: Mapping[str, Any] | None = None
     for frame in frames:
-        name = str(frame["filename"])
-        if not name.endswith(".py") or any(each in name for each in _LIBRARY):
+        name = str(frame["filename"]).replace("\\", "/")
+        if not name.endswith(".py") or name.startswith(_TORCH):
             continue
-        if _COMMANDS in name:
+        if name.startswith(_COMMANDS):
             break
-        if _OURS not in name:
+        if any(each in name for each in _PLUMBING):
+            continue
+        if not name.startswith(_OURS) or name.startswith(_MODELS):
             return _written(frame) + ("" if ours is None else f", in {_within(ours)}")
         ours = ours or frame
     return None if ours is None else _written(ours, _within(ours))
@@ -113,7 +118,7 @@ def _asked(frames: Sequence[Mapping[str, Any]]) -> str | None:
 
 def _within(frame: Mapping[str, Any]) -> str:
     """A file of ours, from the package on."""
-    return "tightfit/" + str(frame["filename"]).rpartition(_OURS)[2]
+    return "tightfit/" + str(frame["filename"]).replace("\\", "/").removeprefix(_OURS)
 
 
 def _written(frame: Mapping[str, Any], name: str = "") -> str:
