@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from pipeline_jobs import GROUP, OURS, RESIDENT, Job
 from pipeline_peers import HOST_MARGIN, leaf_by_leaf
-from pipeline_place import LONG, Place, Whole, digest_of
+from pipeline_place import LONG, Highest, Place, Whole, digest_of
 from pipeline_rows import PipelineRow, bound_of
 from pipeline_weights import drawn
 from torch import nn
@@ -49,7 +49,7 @@ def measured_part(
     """Call `pipe`, which is the network, in float32. Raises what goes wrong."""
     module: nn.Module = pipe
     card.trim()
-    card.reset_peaks()
+    highest = Highest(card)
     stored = weight_bytes(module)
     start = time.perf_counter()
     how = _set_up(who, module, card, job)
@@ -75,8 +75,8 @@ def measured_part(
         row,
         seconds=seconds,
         all_seconds=(seconds,),
-        peak_reserved_bytes=after.peak_reserved,
-        peak_allocated_bytes=after.peak_allocated,
+        peak_reserved_bytes=highest.reserved,
+        peak_allocated_bytes=highest.allocated,
     )
     if who == RESIDENT:
         activations = max(0, (after.peak_allocated or 0) - held)
@@ -122,7 +122,7 @@ def _set_up(who: str, module: nn.Module, card: Card, job: Job) -> str:
         on_card(module, card.device)
         return ""
     wide = sum(held.tensor.numel() for held in weights(module)) * _WIDE.itemsize
-    there = read_host_memory().available - HOST_MARGIN
+    there = read_host_memory().available - 2 * HOST_MARGIN  # layers are pinned beside it
     if wide > there:
         raise RuntimeError(
             f"in float32 it takes {format_bytes(wide)} of host memory, and {format_bytes(there)} "
