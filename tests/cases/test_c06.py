@@ -126,3 +126,17 @@ def test_c06_latents_are_decoded_as_a_batch(
     assert run(command) == 1
     last = capsys.readouterr().out.splitlines()[-1]
     assert last == "3 inputs: 1 written, 1 were there already, 1 failed"
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [["--pad", "x"], ["--frames", "x"], ["--dtype", "x"], ["--tile", "x"], ["--vae", "random:x"]],
+)
+def test_c06_what_is_wrong_with_all_of_it_is_said_once(
+    wrong: list[str], inputs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Before anything is read, and not for each of them."""
+    assert encode(inputs, tmp_path / "out", *wrong) == 2
+    (error,) = capsys.readouterr().err.splitlines()
+    assert wrong[1] in error
+    assert not (tmp_path / "out").exists()

@@ -78,14 +78,13 @@ def encode(
     """
     started = time.perf_counter()
     watching = watching or Watching()
-    if pad not in _PADS:
-        raise UsageError(f"--pad `{pad}` is unknown: use {' or '.join(_PADS)}.")
-    selection = Selection(
-        parse_frames(frames) if isinstance(frames, str) else frames,
-        _rate(fps),
-        None if seconds is None else parse_seconds(seconds),
-        keep_alpha,
-        parse_background(background),
+    selection = selected(
+        frames=frames,
+        fps=fps,
+        seconds=seconds,
+        pad=pad,
+        keep_alpha=keep_alpha,
+        background=background,
     )
     asked = parse_dtype(dtype)
     memory = open_memory(
@@ -223,6 +222,27 @@ def _batch(footage: Footage, traits: Traits, *, trim: bool) -> tuple[torch.Tenso
     assert footage.sound is not None
     samples, added = sound_to_source(footage.sound.samples, traits)
     return samples, Padding(right=added)
+
+
+def selected(
+    *,
+    frames: str | slice | None = None,
+    fps: str | Fraction | None = None,
+    seconds: str | None = None,
+    pad: str = "repeat",
+    keep_alpha: bool = False,
+    background: str = "white",
+) -> Selection:
+    """Which part of a source is meant; arguments as of `encode`. Raises `UsageError`."""
+    if pad not in _PADS:
+        raise UsageError(f"--pad `{pad}` is unknown: use {' or '.join(_PADS)}.")
+    return Selection(
+        parse_frames(frames) if isinstance(frames, str) else frames,
+        _rate(fps),
+        None if seconds is None else parse_seconds(seconds),
+        keep_alpha,
+        parse_background(background),
+    )
 
 
 def _check_wish(wish: TileWish, traits: Traits) -> None:

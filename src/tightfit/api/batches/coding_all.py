@@ -11,10 +11,11 @@ from typing import Any
 
 from torch import nn
 
+from tightfit.adapters import parse_dtype
 from tightfit.api.batches.batch import Batch, Finish, Tell, run
 from tightfit.api.batches.items import LATENTS, PICTURES, SOUNDS, Item, find_items
 from tightfit.api.batches.made_from import Record, latent_is_made, made_from
-from tightfit.api.coding import decode, encode
+from tightfit.api.coding import decode, encode, selected
 from tightfit.api.memory import open_memory
 from tightfit.api.result import Frames
 from tightfit.api.work import Chosen
@@ -26,6 +27,7 @@ from tightfit.report.record import Report
 from tightfit.run.vae import Vae
 
 _MEMORY = ("vram", "reserve", "mode", "allocator", "tile", "overlap", "estimate", "allow_cpu")
+_SELECTION = ("frames", "fps", "seconds", "pad", "keep_alpha", "background")
 _WITHOUT_EFFECT = ("vram", "reserve", "mode", "allocator", "estimate", "allow_cpu", "watching")
 """Options that change where and how fast, and what comes out by rounding alone."""
 _CHUNK = 16
@@ -63,6 +65,7 @@ def encode_all(
 
     Raises `UsageError` and `InputError` for what is wrong with all of it, before anything is read.
     """
+    selected(**{key: options[key] for key in _SELECTION if key in options})
     shared, opened = _shared(vae, card, options)
     folder = _folder(out)
     kinds = SOUNDS if shared.traits.axes == 1 else PICTURES
@@ -151,6 +154,7 @@ def _shared(
 ) -> tuple[Chosen, Card]:
     """The VAE and the card, opened once; what is wrong with the options is said here."""
     opened = card if isinstance(card, Card) else open_card(card)
+    parse_dtype(options.get("dtype", "auto"))
     open_memory(card=opened, **{key: options[key] for key in _MEMORY if key in options})
     return Chosen.of(vae).shared(), opened
 
