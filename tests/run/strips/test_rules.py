@@ -16,7 +16,8 @@ from torch.nn import functional
 from tightfit.plan.strips.network import Kind
 from tightfit.run.strips.part import Part
 from tightfit.run.strips.program import programmed
-from tightfit.run.strips.rules import RULES, Seen, as_list, rule_for
+from tightfit.run.strips.rules import RULES, rule_for
+from tightfit.run.strips.seen import Seen, as_list
 from tightfit.weigh.network.graph import Graph, Node, Ref, Value
 from tightfit.weigh.network.recorder import FUNCTIONS_BY_NAME
 

@@ -17,7 +17,7 @@ from torch.nn import functional
 from tightfit.plan.strips.network import Kind
 from tightfit.plan.strips.reach import SAME
 from tightfit.run.strips.part import Need, Part, Span
-from tightfit.run.strips.rules import Seen
+from tightfit.run.strips.seen import Seen
 
 
 def halves(seen: Seen, statistics: int) -> tuple[Part, Part] | None:

@@ -10,8 +10,9 @@ import torch
 from tightfit.plan.strips.network import Extent, Kind, Network, Step, Use
 from tightfit.run.strips.group_norm import halves, statistics_shape
 from tightfit.run.strips.part import Need, Part, Span
-from tightfit.run.strips.rules import Seen, as_list, rule_for
+from tightfit.run.strips.rules import rule_for
 from tightfit.run.strips.scratch import Scratch
+from tightfit.run.strips.seen import Seen, as_list
 from tightfit.weigh.network.graph import Graph, Node, filled
 
 
