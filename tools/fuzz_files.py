@@ -31,12 +31,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from PIL import Image
+from PIL import Image, features
 from safetensors import safe_open
 from safetensors.torch import save_file
 
 from tightfit.api import pack, unpack, verify
-from tightfit.api.sources import Selection, look, read
+from tightfit.api.sources import Selection, looking, read
 from tightfit.errors import TightfitError
 from tightfit.media.latents import LatentFile, load_latent, probe_latent, save_latent
 from tightfit.media.outputs import open_frames
@@ -155,8 +155,9 @@ def _png_with_sums(data: bytes) -> bytes:
 
 
 def _media(path: Path) -> object:
-    info = look(path, Selection(keep_alpha=True))
-    return read(path, Selection(keep_alpha=True), info)
+    asked = Selection(keep_alpha=True)
+    with looking(path, asked) as seen:
+        return read(path, asked, seen)
 
 
 def _some(path: Path) -> object:
@@ -207,6 +208,7 @@ _SEEDS: dict[str, tuple[str, tuple[Door, ...]]] = {
     "jpeg": ("a.jpg", _PICTURE),
     "webp": ("a.webp", _PICTURE),
     "tiff": ("a.tif", _PICTURE),
+    **({"avif": ("a.avif", _PICTURE)} if features.check("avif") else {}),
     "gif": ("a.gif", _CLIP),
     "webp moving": ("b.webp", _CLIP),
     "png moving": ("a.apng", _CLIP),
@@ -289,6 +291,8 @@ def _make(folder: Path) -> None:
     picture.convert("RGB").save(folder / "a.jpg", exif=exif)
     picture.save(folder / "a.webp")
     picture.save(folder / "a.tif", compression="tiff_lzw")
+    if features.check("avif"):
+        picture.save(folder / "a.avif")
     frames = [Image.fromarray(chance.integers(0, 256, (9, 12, 3), np.uint8)) for _ in range(3)]
     more: dict[str, Any] = {"save_all": True, "append_images": frames[1:], "duration": 40}
     frames[0].save(folder / "a.gif", **more)
