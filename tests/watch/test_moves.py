@@ -18,6 +18,7 @@ from tightfit.card.history import Entry, entries_of
 from tightfit.cli import run
 from tightfit.place import placed
 from tightfit.report.trace_file import read_trace
+from tightfit.units import MIB
 from tightfit.watch import Recorder
 from tightfit.watch import moves as moves_of
 from tightfit.watch.moves import moves_told
@@ -146,7 +147,7 @@ def test_a_history_of_pytorch_is_read() -> None:
         {"action": "segment_alloc", "addr": 512, "size": 2048, "time_us": 2_000_000},
         {"action": "alloc", "addr": 512, "size": 1024, "time_us": 3_000_000, "frames": frames},
         {"action": "free_requested", "addr": 512, "size": 1024},
-        {"action": "free_completed", "addr": 512, "size": 1024},
+        {"action": "free_completed", "addr": 512, "size": 1024, "time_us": 9_000_000},
         {"action": "snapshot", "addr": 0, "size": 0},
         {"action": "segment_free", "addr": 512, "size": 2048},
     ]
@@ -184,10 +185,11 @@ def test_a_history_is_told_when_it_happened(monkeypatch: pytest.MonkeyPatch) -> 
     with moves_told(card, recorder):
         recorder.event("tick")
     told = recorder.events()
-    assert [event["event"] for event in told] == ["allocate", "tick"]
+    assert [event["event"] for event in told] == ["allocate", "tick", "free"]
     at = told[0].pop("t")
     assert at == pytest.approx(0.0001, abs=1e-5)
-    assert told[0] == {"event": "allocate", "bytes": 7, "address": 5, "by": None}
+    assert told[0] == {"event": "allocate", "bytes": 7 * MIB, "address": 5, "by": None}
+    assert recorder.live_bytes == card.read().allocated == 0  # evened out after the block
     assert calls[0]["max_entries"] > 0
     assert calls[-1]["enabled"] is None
 
@@ -196,7 +198,7 @@ def test_a_history_is_told_when_it_happened(monkeypatch: pytest.MonkeyPatch) -> 
 def test_that_a_history_was_too_long_to_be_kept_is_said(
     monkeypatch: pytest.MonkeyPatch, most: int
 ) -> None:
-    """Its moves do not add up to what is held; of few, a free may only be late."""
+    """Its moves are far from what is held; of few, that has other reasons."""
     monkeypatch.setattr(moves_of, "_MOST", most)
     recorder = Recorder(fine=True)
     card, _ = _card_with_a_history(monkeypatch, recorder)
@@ -210,7 +212,7 @@ def test_that_a_history_was_too_long_to_be_kept_is_said(
 def _card_with_a_history(
     monkeypatch: pytest.MonkeyPatch, recorder: Recorder
 ) -> tuple[Card, list[dict[str, Any]]]:
-    """A card whose allocator tells of one tensor of 7 bytes that it does not hold, and how the
+    """A card whose allocator tells of one tensor of 7 MiB that it does not hold, and how the
     history was asked for."""
     began = recorder._began
     calls: list[dict[str, Any]] = []
@@ -221,7 +223,7 @@ def _card_with_a_history(
 
         def _snapshot(self, _: object) -> dict[str, Any]:
             at = {"time_us": (began + 0.0001) * 1e6}
-            return {"device_traces": [[{"action": "alloc", "addr": 5, "size": 7, **at}]]}
+            return {"device_traces": [[{"action": "alloc", "addr": 5, "size": 7 * MIB, **at}]]}
 
     monkeypatch.setattr(history.torch.cuda, "memory", Memory())
     monkeypatch.setattr(history.torch._C, "_cuda_isHistoryEnabled", lambda: False, raising=False)

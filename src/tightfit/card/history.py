@@ -15,7 +15,7 @@ from tightfit.card.base import Card
 Action = Literal["allocate", "free", "reserve", "release"]
 _ACTIONS: Mapping[str, Action] = {
     "alloc": "allocate",
-    "free_completed": "free",
+    "free_requested": "free",
     "segment_alloc": "reserve",
     "segment_map": "reserve",
     "segment_free": "release",
@@ -33,7 +33,8 @@ class Entry:
 
     Attributes:
         action: what it did.
-        bytes, address: with which memory.
+        bytes, address: with which memory; of tensors, the bytes that were asked for, which the
+            allocator counts rounded up.
         at: seconds since 1970; None where this PyTorch does not tell.
         by: the Python code that asked, as ``file.py:line function``.
     """

@@ -19,6 +19,10 @@ _LOST = (
     "the allocator's history keeps so many moves and no more: the oldest of a stretch are lost, "
     "and single moves do not add up to what was held. Looks at the card and peaks are right"
 )
+_ROUNDING, _LITTLE = 0.05, 1 << 20
+"""An allocator rounds up by no more than such a part; of less than that much nobody can tell."""
+_ROUNDED = "what the allocator rounds up"
+"""Its history has what was asked for."""
 _UNHEARD = "what was there before, or came between"
 _KINDS_OF_ONE = 2
 """Of a history's entries so many times fewer are moves, at least: a free is in it twice."""
@@ -58,16 +62,21 @@ def moves_told(card: Card, recorder: Recorder, *, by: str | None = None) -> Iter
 def _catch_up(card: Card, recorder: Recorder) -> None:
     """What came and went while nobody listened is told as one, so that the sums stay right."""
     allocated, reserved = _held(card)
-    before = recorder.seen
-    tell = recorder.tell
-    if reserved > before[1]:
-        tell(Reserve(reserved - before[1]))
-    if allocated > before[0]:
-        tell(Allocate(allocated - before[0], by=_UNHEARD))
-    elif allocated < before[0]:
-        tell(Free(before[0] - allocated))
-    if reserved < before[1]:
-        tell(Release(before[1] - reserved))
+    taken = reserved - recorder.seen[1]
+    if taken > 0:
+        recorder.tell(Reserve(taken))
+    _even_out(recorder, allocated, _UNHEARD)
+    if taken < 0:
+        recorder.tell(Release(-taken))
+
+
+def _even_out(recorder: Recorder, allocated: int, by: str) -> None:
+    """All that was told comes to `allocated` bytes."""
+    more = allocated - recorder.live_bytes
+    if more > 0:
+        recorder.tell(Allocate(more, by=by))
+    elif more < 0:
+        recorder.tell(Free(-more))
 
 
 def _held(card: Card) -> tuple[int, int]:
@@ -83,21 +92,19 @@ def _moves_told(card: Card, recorder: Recorder, by: str | None) -> Iterator[None
             yield
         return
     entries: list[Entry] | None = None
-    before = after = 0
     try:
         with recorded(card, limit=_MOST, stacks=by is None) as entries:
             source = _account if entries is None else _kept_up
             with source(card, recorder):
-                before, _ = _held(card)
-                try:
-                    yield
-                finally:
-                    after, _ = _held(card)
+                yield
     finally:
-        for entry in entries or ():
-            recorder.tell(_event(entry, by), at=_at(entry, recorder))
-        if entries and _lacks(entries, after - before):
-            recorder.tell(Unseen(_LOST))
+        if entries is not None:
+            for entry in entries:
+                recorder.tell(_event(entry, by), at=_at(entry, recorder))
+            held, _ = recorder.seen
+            if _lacks(entries, held - recorder.live_bytes, held):
+                recorder.tell(Unseen(_LOST))
+            _even_out(recorder, held, _ROUNDED)
 
 
 @contextmanager
@@ -175,14 +182,9 @@ def _unseen(card: Card) -> str:
     return f"the allocator of {card.name} keeps no books: {account}"
 
 
-def _lacks(entries: Sequence[Entry], more: int) -> bool:
-    """Whether the oldest may be lost: there are very many, and they do not add up to `more`.
-
-    Of few, some may be missing at the end: a free counts before the card has come to it.
-    """
-    signs = {"allocate": 1, "free": -1}
-    summed = sum(signs.get(entry.action, 0) * entry.bytes for entry in entries)
-    return len(entries) * _KINDS_OF_ONE >= _MOST and summed != more
+def _lacks(entries: Sequence[Entry], missing: int, held: int) -> bool:
+    """Whether the oldest may be lost: there are very many, and they are far from all of `held`."""
+    return len(entries) * _KINDS_OF_ONE >= _MOST and abs(missing) > max(held, _LITTLE) * _ROUNDING
 
 
 def _event(entry: Entry, by: str | None) -> Event:
