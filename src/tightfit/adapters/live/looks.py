@@ -2,7 +2,7 @@
 
 A VAE makes a patch of pixels of the channels at one place of a latent. To the mean colours of such
 patches a linear map is fitted, once, by least squares on what the VAE itself gives for small random
-latents: eight of 8 x 8. So it fits whatever weights the VAE has; a place has one colour.
+latents: four of 8 x 8. So it fits whatever weights the VAE has; a place has one colour.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tightfit.errors import InputError, UsageError
 from tightfit.run.vae import Traits
 from tightfit.weigh.tensors import weights
 
-_ITEMS, _SIDE, _COARSE = 8, 8, 4
+_ITEMS, _SIDE, _COARSE = 4, 8, 4
 """Random latents that are looked at, their side, and that of the noise that they are drawn from:
 neighbours are alike in pictures."""
 _SEED = 0
@@ -53,7 +53,7 @@ class Look:
     def of(cls, vae: nn.Module) -> Look:
         """Look at what `vae`, on the host, gives for a few small latents; random states stay.
 
-        Takes a second or so. Raises `UsageError`, which says why, for a VAE of no pictures, of a
+        Takes some seconds. Raises `UsageError`, which says why, for a VAE of no pictures, of a
         class that is not known, or elsewhere than on the host.
         """
         name = type(vae).__name__
