@@ -6,8 +6,10 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from tests.plan.strips.networks import networks
-from tightfit.plan.strips.layout import SLOTS, Laying, Layout, Rates
+from tightfit.plan.strips.laying import Laying
+from tightfit.plan.strips.layout import SLOTS, Layout
 from tightfit.plan.strips.network import Network
+from tightfit.plan.strips.playing import Rates
 from tightfit.plan.strips.reach import share
 from tightfit.plan.strips.shelf import rounded
 from tightfit.plan.strips.spans import strip_of, taken
@@ -209,7 +211,7 @@ def test_what_was_looked_at_stands_for_all_strips(network: Network, count: int) 
         each = [
             taken(network, stage, strip_of(network, stage, index, count)) for index in range(count)
         ]
-        told = laying._played(stage, count)
+        told = laying.costs.played(stage, count)
         assert max(one.peak for one in each) <= told.peak
         assert max(one.load for one in each) <= told.load
         assert max(one.store for one in each) <= told.store

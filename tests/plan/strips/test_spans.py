@@ -7,8 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.plan.strips.networks import networks
-from tightfit.plan.strips.layout import Laying, Rates
+from tightfit.plan.strips.laying import Laying
 from tightfit.plan.strips.network import Extent, Kind, Network, Step, Use
+from tightfit.plan.strips.playing import Rates
 from tightfit.plan.strips.reach import SAME
 from tightfit.plan.strips.shelf import rounded
 from tightfit.plan.strips.spans import Strip, at_once, strip_of, taken, work

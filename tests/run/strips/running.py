@@ -13,7 +13,9 @@ from tests.cases.common import assert_back, virtual
 from tightfit.card.virtual.card import VirtualCard
 from tightfit.place import placed
 from tightfit.place.lanes import compute_of, open_lane
-from tightfit.plan.strips.layout import Laying, Layout, Rates
+from tightfit.plan.strips.laying import Laying
+from tightfit.plan.strips.layout import Layout
+from tightfit.plan.strips.playing import Rates
 from tightfit.plan.strips.stages import staged
 from tightfit.run.strips.keeping import Lanes
 from tightfit.run.strips.program import Program, programmed

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from tightfit.plan.strips.layout import Laying, Layout
+from tightfit.plan.strips.laying import Laying
+from tightfit.plan.strips.layout import Layout
 
 STRIPS = "strips"
 """As reports and plans call them."""

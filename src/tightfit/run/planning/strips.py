@@ -9,7 +9,7 @@ from tightfit.card.outlook import Outlook
 from tightfit.plan.demand import Way
 from tightfit.plan.figure import NOTHING, UNKNOWN, Figure
 from tightfit.plan.size import Size
-from tightfit.plan.strips.layout import Laying
+from tightfit.plan.strips.laying import Laying
 from tightfit.plan.strips.shares import STRIPS, laid, taken
 from tightfit.weigh.workspace import LIBRARIES
 

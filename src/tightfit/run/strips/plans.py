@@ -12,7 +12,8 @@ import torch
 from torch import nn
 
 from tightfit.place import placed
-from tightfit.plan.strips.layout import Laying, Rates
+from tightfit.plan.strips.laying import Laying
+from tightfit.plan.strips.playing import Rates
 from tightfit.plan.strips.stages import staged
 from tightfit.run.ladder import Keepsakes
 from tightfit.run.strips.program import Program, programmed
