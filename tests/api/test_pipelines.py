@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import pytest
@@ -58,31 +59,36 @@ def fitted_call(kind: str, card: Card, *, vram: int | None, **more: Any) -> torc
         tightfit.unfit(pipe)
 
 
+@cache
+def roomy(kind: str) -> torch.Tensor:
+    """The latents of a card where all fits."""
+    return fitted_call(kind, open_card("virtual:1GiB"), vram=None)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_latents_are_the_same_bits_at_every_budget(kind: str) -> None:
     """What fits whole, and what streams; allocated stays within the budget."""
-    roomy = fitted_call(kind, open_card("virtual:1GiB"), vram=None)
     card = open_card("virtual:1GiB")
     card.reset_peaks()
     tight = fitted_call(kind, card, vram=TIGHT[kind])
-    assert torch.equal(tight, roomy)
+    assert torch.equal(tight, roomy(kind))
     assert (card.read().peak_allocated or 0) <= TIGHT[kind]
     gc.collect()
     assert card.read().allocated == 0
 
 
-@pytest.mark.parametrize("allocator", ["native", "expandable", "async"])
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("kind", "allocator"), [("flux", "native"), ("sdxl", "async"), ("wan", "expandable")]
+)
 def test_latents_are_the_same_bits_by_every_allocator_and_wherever_weights_are(
     kind: str, allocator: str
 ) -> None:
     """All resident, and all streamed."""
-    expected = fitted_call(kind, open_card("virtual:1GiB"), vram=None)
     for mode in ("high", "none"):
         card = open_card(f"virtual:1GiB,allocator={allocator}")
         pipe = tightfit.fit(KINDS[kind][0](), card=card, mode=mode)
         try:
-            assert torch.equal(call(pipe, kind), expected)
+            assert torch.equal(call(pipe, kind), roomy(kind))
             main = tightfit.fitted(pipe).networks[MAIN[kind]]
             streamed = main.plan.stages[0].streamed
             assert bool(streamed) == (mode == "none")
