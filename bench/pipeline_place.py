@@ -84,6 +84,34 @@ class Place:
         return Whole(**json.loads(path.read_text(encoding="utf-8"))) if path.exists() else None
 
 
+class Highest:
+    """The most that a card held since this began, whoever else resets its peaks meanwhile."""
+
+    def __init__(self, card: Card) -> None:
+        """Begins now, and goes on while the process lives."""
+        self._card = card
+        self._reset = card.reset_peaks
+        self._allocated = self._reserved = 0
+        self._reset()
+        vars(card)["reset_peaks"] = self._look_and_reset
+
+    @property
+    def allocated(self) -> int | None:
+        """Bytes of live tensors; None where the card cannot tell."""
+        now = self._card.read().peak_allocated
+        return None if now is None else max(now, self._allocated)
+
+    @property
+    def reserved(self) -> int | None:
+        """Bytes that the allocator had taken; None where the card cannot tell."""
+        now = self._card.read().peak_reserved
+        return None if now is None else max(now, self._reserved)
+
+    def _look_and_reset(self) -> None:
+        self._allocated, self._reserved = self.allocated or 0, self.reserved or 0
+        self._reset()
+
+
 def digest_of(tensor: torch.Tensor) -> str:
     """Of its values, wherever it is."""
     values = tensor.to("cpu").contiguous()

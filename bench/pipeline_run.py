@@ -14,7 +14,7 @@ import transformers  # noqa: F401 (its loggers exist before they are muted)
 from pipeline_jobs import OURS, RESIDENT, Job
 from pipeline_part import measured_part, whole_part
 from pipeline_peers import Told, prepare
-from pipeline_place import LONG, Place, Whole, digest_of
+from pipeline_place import LONG, Highest, Place, Whole, digest_of
 from pipeline_rows import PipelineRow, bound_of
 from pipeline_weights import drawn
 from torch import nn
@@ -161,12 +161,13 @@ def _measured(
     deadline: float,
 ) -> PipelineRow:
     card.trim()
-    card.reset_peaks()
+    highest = Highest(card)
     start = time.perf_counter()
     source = find_pipeline(f"random:{job.model.spec}")
     name = next(part.name for part in source.parts if part.stage == DENOISE)
     whole = place.whole()
     activations = 0 if whole is None else whole.activations
+    weights = weight_bytes(getattr(pipe, name))
     how = _set_up(who, pipe, job, Told(card, job.bytes, activations, place.margin))
     card.sync()
     row = replace(row, setup_seconds=time.perf_counter() - start)
@@ -181,13 +182,12 @@ def _measured(
     else:
         before, copied = {}, 0
         words.append("the first call counts, set-up of the call included")
-    after = card.read()
     row = replace(
         row,
         seconds=seconds[0],
         all_seconds=tuple(seconds),
-        peak_reserved_bytes=after.peak_reserved,
-        peak_allocated_bytes=after.peak_allocated,
+        peak_reserved_bytes=highest.reserved,
+        peak_allocated_bytes=highest.allocated,
         digest=calls.digest(),
     )
     if who == RESIDENT:
@@ -196,7 +196,6 @@ def _measured(
         words.append(f"a step {found.step:.4f} s, {format_bytes(found.activations)} beside weights")
         row = replace(row, step_seconds=found.step, activations_bytes=found.activations)
     elif whole is not None and row.link_rate:
-        weights = weight_bytes(getattr(pipe, name))
         room = max(0, job.bytes - whole.activations)
         bound = bound_of(
             step=whole.step, weights=weights, room=room, rate=row.link_rate, passes=whole.passes

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Any
@@ -86,15 +86,29 @@ def fit_at_rest(
     pack: str,
     compute: torch.dtype | None = None,
     shares: bool = False,
+    others: Callable[[], int] | None = None,
+    once: bool = False,
 ) -> Fitted:
     """As `fit`, for somebody who has more models than this one: its first call brings it.
 
-    Those that share have one master on the host for the same weights of the same file.
+    Those that share have one master on the host for the same weights of the same file. `others` is
+    how many bytes of host memory other models may still want; `once`, that a rest follows each call
+    or two.
     """
     _check_terms(mode, pack)
     refuse_unreadable(module)
     return _take(
-        module, card, budget, mode, pack, None, compute=compute, at_rest=True, shares=shares
+        module,
+        card,
+        budget,
+        mode,
+        pack,
+        None,
+        compute=compute,
+        at_rest=True,
+        shares=shares,
+        others=others,
+        once=once,
     )
 
 
@@ -131,6 +145,8 @@ def _take(
     shares: bool = False,
     traces: bool = False,
     compares: bool = False,
+    others: Callable[[], int] | None = None,
+    once: bool = False,
 ) -> Fitted:
     """Fit it; where that fails, it is nobody's."""
     refuse_unsupported(module, card)
@@ -145,6 +161,8 @@ def _take(
         shares=shares,
         traces=traces,
         compares=compares,
+        others=others,
+        once=once,
     )
     kept = Fitted(module, card, terms, turn=card.alone)
     _claim(module, kept)

@@ -31,11 +31,13 @@ class Component:
         name: in the pipeline, such as ``text_encoder_2``.
         module: itself.
         is_vae: whether it is a VAE that is known here, which has more ways to run than one.
+        runs_once: whether a picture takes one call of it or two: an encoder of texts or pictures.
     """
 
     name: str
     module: nn.Module
     is_vae: bool
+    runs_once: bool = False
 
 
 _PIPELINES = ("DiffusionPipeline", "ModularPipeline")
@@ -60,7 +62,8 @@ def components_of(pipe: Any) -> tuple[Component, ...]:
         if not isinstance(module, nn.Module) or id(module) in found:
             continue
         _refuse_placed(name, module)
-        found[id(module)] = Component(name, module, _is_known_vae(module))
+        is_encoder = type(module).__module__.partition(".")[0] == "transformers"
+        found[id(module)] = Component(name, module, _is_known_vae(module), is_encoder)
     if getattr(pipe, "hf_device_map", None) is not None:
         raise UsageError(
             f"`{type(pipe).__name__}` was loaded with a device_map: call "

@@ -150,7 +150,13 @@ class FittedPipeline:
                 else:
                     dtype = dtypes.get(each.name, "auto")
                     taken = shared.take(
-                        each.module, name, self, mode=mode, pack=pack, compute=dtype
+                        each.module,
+                        name,
+                        self,
+                        mode=mode,
+                        pack=pack,
+                        compute=dtype,
+                        once=each.runs_once,
                     )
                 self._parts[each.name] = taken
             self._undo.callback(unload_by(self.pipe, self._unload))

@@ -106,8 +106,11 @@ class SharedCard:
         mode: str = "auto",
         pack: str = "auto",
         compute: str = "auto",
+        once: bool = False,
     ) -> Taken:
         """Fit a network, at rest; one that is there already serves this user, too.
+
+        `once` says that a rest follows each call or two of it.
 
         Raises `UsageError` for what is fitted by somebody else, or cannot be.
         """
@@ -123,6 +126,8 @@ class SharedCard:
                 pack=pack,
                 compute=dtype,
                 shares=self._shares,
+                others=lambda: self._wanted(taken),
+                once=once,
             )
             taken.undo.callback(lambda: unfit(module))
             taken.network = network
@@ -343,6 +348,12 @@ class SharedCard:
     def _tell_wait(self, reason: str, seconds: float) -> None:
         if seconds >= _WAITED:
             self.recorder.tell(Wait(reason, round(seconds, 6)))
+
+    def _wanted(self, taken: Taken) -> int:
+        """Bytes of host memory that others than it may still want: theirs were never placed."""
+        return sum(
+            each.size for each in self.models if each is not taken and not each.has_been_placed
+        )
 
     def _room(self) -> int:
         now = self.card.read()

@@ -50,6 +50,11 @@ class Taken:
         """Bytes of the card between calls."""
         return 0 if self.network is None else self.network.taken
 
+    @property
+    def has_been_placed(self) -> bool:
+        """Whether its weights were on the card, and have their masters on the host since then."""
+        return self.network is not None and bool(self.network.changes)
+
     def rest(self) -> int:
         """As the shelf asks it."""
         try:

@@ -215,8 +215,11 @@ class Arrangement:
             self._card.trim()
         passing = [group for group in groups if not group.stays]
         placement.store.choose(group for group in passing if not group.packed)
-        waiting = [g for g in groups if g.packed and g.stays and not placement.is_resident(g)]
-        placement.store.take_all([*passing, *waiting])
+        coming = [group for group in groups if group.stays and not placement.is_resident(group)]
+        waiting = [group for group in coming if group.packed]
+        ready = placement.ready(coming)
+        placement.store.choose(ready)
+        placement.store.take_all([*passing, *waiting, *ready])
         for group in passing:
             placement.hide(group)
 

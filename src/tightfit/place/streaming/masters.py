@@ -138,6 +138,14 @@ class Masters:
         pinned = {row[at] for at in evenly(takes, budget)}
         self._unpinned |= {wishes[at].key for at in row if at not in pinned}
 
+    def has_room_for(self, wishes: Sequence[Wish], *, beside: int) -> bool:
+        """Whether all can be in memory now, with `beside` bytes of the host left to others."""
+        costs = [self._cost(wish) for wish in wishes]
+        if self._filed or not wishes:
+            return not wishes
+        room = min(self.room_left, host_room(read_host_memory()))
+        return sum(costs) + _AT_ONCE * max(wish.layout.bytes for wish in wishes) + beside <= room
+
     def take_all(self, wishes: deque[Wish]) -> Iterator[Master]:
         """The master of each, as `take` gives it; several are packed at once where there is room.
 
@@ -272,10 +280,14 @@ class Masters:
 
     def _choose_packed(self, wishes: Sequence[Wish], *, reserve: int) -> set[int]:
         """Indices; what is in memory already takes no more than it has, one after the other."""
-        costs = [sum(t.nbytes for t in w.tensors if self._files.is_mapped(t)) for w in wishes]
+        costs = [self._cost(wish) for wish in wishes]
         if sum(costs) + reserve <= self._left:
             return set(range(len(wishes)))
         return evenly(costs, self._left - reserve)
+
+    def _cost(self, wish: Wish) -> int:
+        """Bytes that its master takes for good: what is in memory already goes when it is made."""
+        return sum(tensor.nbytes for tensor in wish.tensors if self._files.is_mapped(tensor))
 
     def _foreign_bytes(self, wish: Wish) -> int:
         """Of memory that is neither mapped nor in an arena: it goes when the wish is packed."""

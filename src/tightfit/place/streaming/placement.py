@@ -76,8 +76,16 @@ class Placement:
         tables: what modules keep as plain attributes.
     """
 
-    def __init__(self, module: nn.Module, card: Card, stack: ExitStack, host: Masters) -> None:
-        """`stack` is closed by the caller."""
+    def __init__(
+        self,
+        module: nn.Module,
+        card: Card,
+        stack: ExitStack,
+        host: Masters,
+        *,
+        others: Callable[[], int] | None = None,
+    ) -> None:
+        """`stack` is closed by the caller; `others` as `streamed` has it."""
         self._module = module
         self._card = card
         self._stack = stack
@@ -86,13 +94,14 @@ class Placement:
         self._husks: list[Husk] = []
         self._own: list[Seat] = []
         self._heads = dict(module.named_modules())
+        self._others = others
         self._placeholders = Placeholders(card.device)
         self._lane = host.lane
         self._compute = host.compute
         self._residents: dict[Key, _Resident] = {}
         self._rings: dict[int, _OpenRing] = {}
         self.scratch: Scratch | None = None
-        self.store = Store(card, host, self._seats, self.hide)
+        self.store = Store(card, host, self._seats, self.hide, returns=others is not None)
         self.converter: Converter | None = None
         self.past: list[Copies] = []
         self.tables = Tables(module, card.device)
@@ -181,8 +190,23 @@ class Placement:
             self._seats,
         )
 
+    def ready(self, groups: Iterable[Group]) -> list[Group]:
+        """Those of `groups`, which will stay, whose masters are to be made for when they come back.
+
+        All or none: where the host is short, weights are copied from where they lie.
+        """
+        coming = [each for each in groups if not each.packed and self.store.find(each) is None]
+        if self._others is None or not self.store.has_room_for(coming, beside=self._others()):
+            return []
+        return coming
+
     def unpin_idle(self) -> None:
-        """Hold in place only what passes through rings; between calls, when all copies are done."""
+        """Hold in place only what passes through rings; between calls, when all copies are done.
+
+        And what will come back from rest.
+        """
+        if self._others is not None:
+            return
         self.store.unpin(but=[key for each in self._rings.values() for key in each.keys])
 
     # To the card and off it

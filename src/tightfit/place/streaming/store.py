@@ -41,9 +41,17 @@ class Store:
     """
 
     def __init__(
-        self, card: Card, host: Masters, seats: dict[int, Seat], hide: Callable[[Group], None]
+        self,
+        card: Card,
+        host: Masters,
+        seats: dict[int, Seat],
+        hide: Callable[[Group], None],
+        *,
+        returns: bool = False,
     ) -> None:
         """Nothing is there yet. `hide` lets the tensors of a group show that they are away.
+
+        Where what is resident rests and `returns`, its masters are held in place as well.
 
         It is a method of who has this store, which is not kept alive by it: in a cycle, the weights
         would stay until somebody collects.
@@ -52,6 +60,7 @@ class Store:
         self._host = host
         self._seats = seats
         self._hide = WeakMethod(hide)
+        self._returns = returns
         self._stored: dict[Key, _Stored] = {}
         self._unpacker = Unpacker()
         self._packs_away = False
@@ -72,6 +81,10 @@ class Store:
     def choose(self, groups: Iterable[Group]) -> None:
         """Decide where the masters of `groups`, in the order in which they stream, will be."""
         self._host.plan([self._wish(each) for each in groups if self.find(each) is None])
+
+    def has_room_for(self, groups: Iterable[Group], *, beside: int) -> bool:
+        """Whether masters of `groups` can all be in memory, with `beside` bytes left to others."""
+        return self._host.has_room_for([self._wish(each) for each in groups], beside=beside)
 
     def take_all(self, groups: Iterable[Group]) -> None:
         """Make the masters of all `groups`, several at once."""
@@ -137,7 +150,7 @@ class Store:
                 self._adopt(group, job.result())
 
     def _adopt(self, group: Group, packed: PackedArena) -> Master:
-        self._host.adopt(packed, pin=not group.stays)
+        self._host.adopt(packed, pin=self._returns or not group.stays)
         self._keep(group, packed)
         if self._packs_away:
             self._pack_away(group, packed)

@@ -250,6 +250,7 @@ def streamed(
     pins: Pins | None = None,
     host: int | None = None,
     shares: bool = False,
+    others: Callable[[], int] | None = None,
     compares: bool = False,
     traces: bool = False,
     room: int | None = None,
@@ -273,6 +274,9 @@ def streamed(
         host: how many bytes of memory masters may newly take; None is what there is. Weights that
             are mapped from files stay in them beyond that, and are read for each use.
         shares: one master for the same weights of the same file, in all sessions that share.
+        others: the weights rest and come back, so that what is resident has masters, too, which
+            are held in place, where that leaves the host so many bytes for others. None is that
+            they stay.
         compares: for finding faults: each copy is waited for and compared with its master.
         traces: what each step did is kept in `Streaming.steps`.
         room: what reserved may come to on the card, with all that this process holds there. While
@@ -295,7 +299,7 @@ def streamed(
             tracer = Tracer() if traces else None
             through = _as_they_are if tracer is None else tracer.over
             masters = Masters(card, pins=pins, room=host, shares=shares, through=through)
-            placement = Placement(module, card, stack, masters)
+            placement = Placement(module, card, stack, masters, others=others)
             placement.seat(scan.helds)
             placement.convert(Conversions.of(module), scan.foreign)
             arrangement = Arrangement(

@@ -6,6 +6,7 @@ import time
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from itertools import product
+from typing import Any
 
 import torch
 from torch import nn
@@ -84,6 +85,9 @@ class Keeping:
     _patience: Patience = field(default_factory=Patience)
     _moving: float = 0.0
     _packed: tuple[Weighed, Packs] | None = None
+    _placed_for: Need | None = None
+    _before: tuple[Placement, Need] | None = None
+    _liking: tuple[int, Any, int] | None = None
 
     def __post_init__(self) -> None:
         """Nothing is placed yet."""
@@ -96,7 +100,7 @@ class Keeping:
 
     def close(self) -> None:
         """They are on the host, until they are placed again; harmless when repeated."""
-        self._placement = self.session = None
+        self._placement = self.session = self._before = self._liking = None
         self.unpacking = self.taken = 0
         self._stack.close()
 
@@ -110,7 +114,11 @@ class Keeping:
         if session is None:
             self.rests = True
             return 0
-        before = session.residency.resident_bytes if self._placement is not None else 0
+        placed = self._placement
+        if placed is not None and self._placed_for is not None:
+            came = placed.residency == session.residency
+            self._before = (placed, self._placed_for) if came else None
+        before = session.residency.resident_bytes if placed is not None else 0
         freed = 0
         try:
             freed = session.rest(waits=False)
@@ -146,6 +154,9 @@ class Keeping:
             working = need.allocated + self.unpacking + need.slack + arriving
             return min(room, placed.taken + working + breath)
         known = self._packed is not None and self._packed[0] is self.weighed
+        asked = _as_planned(need), supply, arriving, known
+        if self._liking is not None and self._liking[:2] == (id(self.weighed), asked):
+            return self._liking[2]
         plan = plan_call(
             self.weighed,
             need,
@@ -154,10 +165,11 @@ class Keeping:
             mode=self.terms.mode,
             pack=self.terms.pack if known else "off",
             packs=self._packs,
+            once=self.terms.once,
         )
-        if not plan.fits:
-            return room
-        return min(room, taken_by(plan, need) + working_of(plan, need) + breath)
+        size = taken_by(plan, need) + working_of(plan, need) + breath if plan.fits else room
+        self._liking = id(self.weighed), asked, min(room, size)
+        return min(room, size)
 
     def _note_taken(self) -> None:
         session = self.session
@@ -167,7 +179,8 @@ class Keeping:
         """Before a call: is there room for it, and has there been more for a while?"""
         if self._placement is None:
             why = "the first call of its kind, or one after a failure"
-            self.replan(need, arriving, why="it was at rest" if self.rests else why)
+            if not self._comes_back(need, arriving, now):
+                self.replan(need, arriving, why="it was at rest" if self.rests else why)
             return
         if self.terms.fixed is not None:
             return
@@ -192,6 +205,34 @@ class Keeping:
             self.replan(need, arriving, why=why, instead=self._placement)
             copied = self._placement.residency.moved_bytes
             self._patience.was_tried(spare, worth, gained=copied < residency.moved_bytes)
+
+    def _comes_back(self, need: Need, arriving: int, now: Reading) -> bool:
+        """Whether its weights are where they were before it came to rest, without another plan.
+
+        For a call that needs the same, in about as much room.
+        """
+        if self._before is None or not self.rests or self.terms.fixed is not None:
+            return False
+        was, planned_for = self._before
+        wanted = replace(need, slack=need.slacks[was.given])
+        if planned_for != _as_planned(wanted):
+            return False
+        supply = self._supply(now)
+        room = supply.room
+        working = working_of(was.plan, wanted)
+        arriving -= was.plan.stages[0].demand.inputs
+        spare = room - was.taken - working - max(0, arriving)
+        gains = bool(was.residency.streamed) and spare > self._breath(room) + room // _BREATH[0]
+        if spare < 0 or gains:
+            return False
+        reserved = None if self.terms.mode == "high" else supply.held + room - working
+        try:
+            self._place(was.plan, wanted, "it was at rest", room=reserved, given=was.given)
+        except MemoryShortage as error:  # the allocator takes more than it did
+            empty_frames(error)
+            self._before = None
+            return False
+        return True
 
     def _converts_in(self, need: Need, residency: Residency) -> bool:
         """Whether there is room for copies of converted weights in the dtype of the call."""
@@ -276,6 +317,7 @@ class Keeping:
                 mode=asked,
                 pack=self.terms.pack,
                 packs=self._packs,
+                once=self.terms.once,
             )
             if not plan.fits:
                 if given == ways[-1]:
@@ -316,6 +358,7 @@ class Keeping:
         assert residency is not None
         before = 0 if self._placement is None else self._placement.residency.resident_bytes
         if self._placement is not None and residency == self._placement.residency:
+            self._placed_for = _as_planned(need)
             self._placement = Placement(plan, residency, taken_by(plan, need), given)
             return
         self._placement = None
@@ -329,6 +372,7 @@ class Keeping:
         done = self._moved(residency, room)
         taken = taken_by(plan, need) - residency.bytes + done.bytes
         self._placement = Placement(plan, residency, taken, given)
+        self._placed_for = _as_planned(need)
         self.rests = False
         self.keepsakes = self._remembered()
         moved = (before, done.resident_bytes)
@@ -351,6 +395,7 @@ class Keeping:
                         order=self.weighed.order,
                         pins=self.terms.pins,
                         shares=self.terms.shares,
+                        others=self.terms.others,
                         traces=self.terms.traces or (self.teller is not None and self.teller.fine),
                         compares=self.terms.compares,
                         room=room,
@@ -393,6 +438,11 @@ class Keeping:
 def _without(supply: Supply, size: int) -> Supply:
     """`supply` with so many bytes less room, whether the card bounds it or the budget."""
     return replace(supply, reserve=supply.reserve + size, budget=max(0, supply.budget - size))
+
+
+def _as_planned(need: Need) -> Need:
+    """What plans are made of: not how often calls were seen."""
+    return replace(need, runs=0)
 
 
 def _named(dtype: torch.dtype | None) -> str:

@@ -160,16 +160,20 @@ def plan_call(
     mode: Mode = "auto",
     pack: Pack = "off",
     packs: Callable[[], tuple[Packs, Rate]] | None = None,
+    once: bool = False,
 ) -> Plan:
     """The plan of one call, with `arriving` bytes of inputs that are on the host still.
 
     Weights are packed where `pack` is ``on``, and with ``auto`` where that is faster by what is
     known of card and link, or where nothing else fits. `packs` tells what they would take, and how
-    fast the card unpacks them, if that comes into question.
+    fast the card unpacks them, if that comes into question. What is called `once` and rests again
+    is not packed to be faster, since every call brings all of it: only where nothing else fits.
     """
     plain = weighed.choice(need, supply)
     plan = _twice(weighed, plain, need, supply, arriving, mode)
     if pack == "off" or packs is None or weighed.uses or not _may_pack(plan, mode):
+        return plan
+    if once and plan.fits and pack == "auto":
         return plan
     stage = plan.stages[0]
     known, unpack = packs()

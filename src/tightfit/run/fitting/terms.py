@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from tightfit.place.streaming.pinned import Pins
@@ -27,6 +28,9 @@ class Terms:
         shares: with other models that share, one master for the same weights of the same file.
         traces: what each step did is kept in the session.
         recorder: is told what happens; None is one that keeps little, for whoever asks.
+        others: bytes of host memory that other models on the card may still want. None is that
+            there are none: what is resident stays so, and does not come back from the host.
+        once: it is called once or twice between two rests, as encoders are.
         compares: each copy is waited for and compared with its master.
     """
 
@@ -40,6 +44,8 @@ class Terms:
     recorder: Recorder | None = None
     compares: bool = False
     spare: int = 0
+    others: Callable[[], int] | None = None
+    once: bool = False
 
     @property
     def planned(self) -> Supply:
