@@ -21,6 +21,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+import av
 import torch
 from provenance import machine_of, versions_of
 from rows import Row, write
@@ -34,7 +35,8 @@ from tightfit.media.outputs import open_frames
 from tightfit.run.vae import Vae
 
 _PIECE = 16
-_LONG, _SHORT, _ASKED = 600, 130, "100:113:2"
+LONG, SHORT, ASKED = 600, 130, "100:113:2"
+REHEARSED = ["13x128x128"]
 
 
 def film(path: Path, frames: int, width: int, height: int) -> Path:
@@ -116,17 +118,17 @@ def coded(vae: Vae, path: Path, asked: argparse.Namespace, name: str) -> list[Ro
 
 def parts(folder: Path, rounds: int) -> list[Row]:
     """Seven frames of a clip with a short tail and of one with a long tail."""
-    short = film(folder / "short.mp4", _SHORT, 320, 240)
-    long = film(folder / "long.mp4", _LONG, 320, 240)
-    wanted = parse_frames(_ASKED)
+    short = film(folder / "short.mp4", SHORT, 320, 240)
+    long = film(folder / "long.mp4", LONG, 320, 240)
+    wanted = parse_frames(ASKED)
     seconds = timed(
         {
-            f"of {_SHORT}": lambda: read_clip(short, frames=wanted),
-            f"of {_LONG}": lambda: read_clip(long, frames=wanted),
+            f"of {SHORT}": lambda: read_clip(short, frames=wanted),
+            f"of {LONG}": lambda: read_clip(long, frames=wanted),
         },
         rounds,
     )
-    return rows_of(f"read frames {_ASKED} of 320x240", seconds)
+    return rows_of(f"read frames {ASKED} of 320x240", seconds)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -146,7 +148,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     asked = parser.parse_args(arguments)
     if asked.cpu:
         asked.card, asked.vae, asked.dtype = "cpu", "random:wan2.1-vae-mini", "float32"
-        asked.sizes, asked.rounds = ["13x128x128"], 3
+        asked.sizes, asked.rounds = REHEARSED, 3
     vae = load_vae(find_vae(asked.vae), dtype=getattr(torch, asked.dtype))
     rows = []
     with tempfile.TemporaryDirectory() as name:
@@ -159,7 +161,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for row in rows:
         print(f"{row.job} | {row.who}: {row.seconds:.4f} s; {row.note}")
     if asked.output is not None:
-        machine, versions = machine_of(open_card(asked.card)), versions_of(asked.commit)
+        machine = machine_of(open_card(asked.card))
+        versions = {**versions_of(asked.commit), "av": av.__version__}
         write(asked.output, rows, machine=machine, versions=versions)
 
 

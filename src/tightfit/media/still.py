@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import struct
 import warnings
 from collections.abc import Iterator
@@ -22,6 +23,9 @@ from tightfit.media.turn import UPRIGHT, Turn, from_exif
 READ = ("PNG", "JPEG", "WebP", "GIF", "TIFF", *(("AVIF",) if features.check("avif") else ()))
 """What is read, as people write it; AVIF depends on how Pillow was built."""
 KINDS = ", ".join(READ)
+
+# What Pillow logs of damaged files is said by us; without a handler, Python would print it.
+logging.getLogger("PIL").addHandler(logging.NullHandler())
 
 _FORMATS = tuple(name.upper() for name in READ)
 _MOVING = {"PNG", "WEBP", "GIF", "AVIF"}
