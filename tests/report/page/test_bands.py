@@ -27,6 +27,14 @@ def test_a_try_that_was_cleaned_up_after_leaves_none() -> None:
     assert kept([Band("whole", 0, 1, "oom"), Band("strips", 1, 2, held=FLOOR)]) == []
 
 
+def test_where_all_came_back_is_marked() -> None:
+    """With what was left; a try that is still held has no such mark."""
+    back = page(records.of(records.seed_job()))
+    assert f'class="back" data-a="2.45" data-bytes="{FLOOR}"' in back
+    assert "✓ back at 1.1 GiB" in back
+    assert "back at" not in page(records.of(records.seed_job(held_after_oom=FLOOR + 500 * MIB)))
+
+
 def test_the_bar_is_on_the_page_with_its_bytes() -> None:
     """And where nothing stayed neither it nor its legend is."""
     held = page(records.of(records.seed_job(held_after_oom=FLOOR + 500 * MIB)))

@@ -18,6 +18,7 @@ _MOST = 150
 _NEAR_THE_PEAK = 0.9
 _ROUNDED = 1.02
 _LITTLE = 2**20
+_MOST_RETURNS = 8
 
 
 @dataclass(frozen=True)
@@ -115,6 +116,18 @@ def kept(bands: Sequence[Band]) -> list[Kept]:
         elif not band.failed:
             base = None
     return found
+
+
+def returns(events: Sequence[Event], *, most: int = _MOST_RETURNS) -> list[tuple[float, int]]:
+    """When a failed try had let go of all that it held, and what was left then, in bytes."""
+    found = []
+    for event in events:
+        held, base = whole(event, "held_bytes"), whole(event, "baseline_bytes")
+        if event["event"] != "recovered" or held is None or base is None:
+            continue
+        if not is_more(held, base):
+            found.append((at(event), held))
+    return found[:most]
 
 
 def is_more(held: int, base: int) -> bool:

@@ -14,7 +14,7 @@ from markupsafe import Markup
 from tightfit.report.page.advice import advice
 from tightfit.report.page.attempts import MOST_ROWS
 from tightfit.report.page.axes import byte_ticks, time_ticks
-from tightfit.report.page.bands import calls, kept
+from tightfit.report.page.bands import calls, kept, returns
 from tightfit.report.page.curves import Curve, area, outline
 from tightfit.report.page.fields import at, mapping, size, span, text
 from tightfit.report.page.leaks import MOST_LEAKS
@@ -154,6 +154,7 @@ def _chart(story: Story) -> dict[str, Any]:
         "others_top": others_top,
         "floors": _floors(story),
         "kept": kept(story.tries),
+        "returns": returns(story.trace.events),
         "bytes": byte_ticks(top),
         "seconds": time_ticks(start, stop),
     }
