@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 import tightfit
-from tests.api.test_pipelines import call, fitted_call, lora
+from tests.api.sharing.test_pipelines import call, fitted_call, lora
 from tests.cases.common import assert_back, virtual
 from tests.loras import bytes_of, flux, given, inputs, load, wanted
 from tests.pipelines import tiny

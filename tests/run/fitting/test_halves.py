@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 import tightfit
-from tests.api.test_pipelines import call, fitted_call
+from tests.api.sharing.test_pipelines import call, fitted_call
 from tests.cases.common import assert_back, virtual
 from tests.pipelines import tiny
 from tightfit.errors import MemoryShortage

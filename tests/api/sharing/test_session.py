@@ -13,8 +13,8 @@ import torch
 from torch import nn
 
 import tightfit
+from tests.api.sharing.test_pipelines import KINDS, call, fitted_call
 from tests.api.test_fitting import inputs, network, wanted
-from tests.api.test_pipelines import KINDS, call, fitted_call
 from tests.cases.common import assert_back, virtual
 from tests.pipelines import tiny
 from tightfit.api import fitting
