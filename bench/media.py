@@ -40,9 +40,9 @@ REHEARSED = ["13x128x128"]
 
 
 def film(path: Path, frames: int, width: int, height: int) -> Path:
-    """A clip with a moving pattern and grain, as cameras make them."""
+    """A clip with a moving pattern and fine grain: half a bit a pixel, as good films have."""
     generator = torch.Generator().manual_seed(0)
-    grain = torch.randn(8, 3, height, width, generator=generator) / 40
+    grain = torch.randn(8, 3, height, width, generator=generator) / 100
     y = torch.linspace(0, 12, height).view(1, 1, -1, 1)
     x = torch.linspace(0, 12, width).view(1, 1, 1, -1)
     with ClipWriter(path, width, height, Fraction(16)) as writer:
