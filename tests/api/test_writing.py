@@ -59,6 +59,17 @@ def test_a_clip_in_a_file_is_the_clip_in_memory(tmp_path: Path, terms: dict[str,
     assert [path.name for path in tmp_path.iterdir() if path.name != "cache"] == ["a.mkv"]
 
 
+@pytest.mark.parametrize("terms", [{}, {"tile": "9x80x96"}], ids=str)
+def test_several_clips_of_a_batch_follow_each_other(tmp_path: Path, terms: dict[str, Any]) -> None:
+    """Each without its padding."""
+    vae, out = toy_vae("V3", width=8), tmp_path / "a.mkv"
+    clips = clip_latent(batch=2)
+    expected = tightfit.decode(clips, vae=vae, card=CARD, **terms).value.pixels
+    tightfit.decode(clips, vae=vae, card=CARD, out=out, **terms)
+    assert expected.shape[0] == 44
+    assert torch.equal(read_clip(out).pixels, steps(expected))
+
+
 def test_pieces_of_time_are_written_before_the_next_is_made(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
