@@ -10,8 +10,8 @@ from tightfit.errors import InputError
 
 _HEAD = 8
 """Bytes of a name and a length, in front of every chunk of RIFF."""
-_LONG = (b"data", b"fmt ")
-"""Parts that FFmpeg reads as they come."""
+_KEPT = (b"LIST", b"id3 ", b"ID3 ", b"bext", b"iXML")
+"""Parts of a WAV that FFmpeg takes whole; others it skips, or reads as they come."""
 _MOST_CHUNKS = 1000
 
 
@@ -47,7 +47,7 @@ def _check_texts(path: Path) -> None:
             if name == b"LIST" and head[8:12] == b"INFO":
                 at, in_texts_until = at + _HEAD + 4, end
                 continue
-            looked_at = at < in_texts_until or (of_sound and name not in _LONG)
+            looked_at = at < in_texts_until or (of_sound and name in _KEPT)
             if looked_at and end > size:
                 raise InputError(
                     f"Cannot read {path}: its part `{name.decode('latin-1')}` should end at byte "
