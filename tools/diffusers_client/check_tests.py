@@ -45,6 +45,7 @@ def main() -> None:
     left = [file for file in left if file not in done]
     usual = PIPELINES if asked.what == "pipelines" else MODELS
     command = [sys.executable, "-m", "pytest", "-c", os.devnull, "--rootdir", ".", "-q"]
+    command += ["--continue-on-collection-errors"]
     command += ["-p", "plugin", "-p", "no:randomly", "-p", "no:cacheprovider", "--tb=no"]
     command += ["-W", "ignore", "--no-header", "-k", asked.tests or " or ".join(usual), *left]
     here = str(Path(__file__).resolve().parent)

@@ -2,7 +2,8 @@
 
 ``.to(device)`` and the ``enable_…_offload`` methods of pipelines, ``enable_group_offload`` of
 models and a ``device_map`` become a fit with every weight streamed. What their fixtures compute to
-compare with is placed by ``.to`` as ever. What a test does beyond equality, looking for the hooks
+compare with is placed by ``.to`` as ever, with weights that want no gradients: PyTorch rounds
+otherwise where they do. What a test does beyond equality, looking for the hooks
 of accelerate or for files of an offload, has nothing to find here: such a test ends there, and is
 told apart.
 """
@@ -116,6 +117,11 @@ def doors(instead: Instead) -> Iterator[Any]:
         del args, kwargs
         instead.fit(self)
 
+    models_to = ModelMixin.to
+
+    def model_to(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return models_to(self.requires_grad_(requires_grad=False), *args, **kwargs)
+
     load = ModelMixin.from_pretrained.__func__
 
     def from_pretrained(cls: Any, /, *args: Any, **kwargs: Any) -> Any:
@@ -143,6 +149,7 @@ def doors(instead: Instead) -> Iterator[Any]:
     for name in ("model_cpu", "sequential_cpu", "group"):
         yield patch.object(DiffusionPipeline, f"enable_{name}_offload", offload)
     yield patch.object(ModelMixin, "enable_group_offload", offload)
+    yield patch.object(ModelMixin, "to", model_to)
     for module in (ip_adapter, transformer_flux, transformer_sd3, unet):
         # accelerate's empty weights are made of a tensor's attributes, and a virtual one has some
         yield patch.object(module, "_LOW_CPU_MEM_USAGE_DEFAULT", new=False)

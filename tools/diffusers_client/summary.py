@@ -100,7 +100,9 @@ such of their tests as place a pipeline. It grows as the commands are run on.
 What pipelines do with a part beside calling it: they read a weight of it (ACE-Step:
 `silence_latent` of its condition encoder), move it (Cosmos its safety checker), or call a part of
 it alone (MotifVideo the vision tower of its encoder). All of that is as if it were not fitted. A
-weight of a layer within a part is not to be read so: while it is away, it shows NaN.
+weight of a layer within a part is not to be read so: while it is away, it shows NaN. Compared is
+with weights that want no gradients, as fitted ones never do: PyTorch rounds otherwise where they do
+(the VAE of HunyuanVideo is one that shows it).
 """
 
 _BITS = """Each pipeline is made and called twice as their tests do: as it is on a large card, and
