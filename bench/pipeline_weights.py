@@ -89,9 +89,11 @@ class Store:
 
 
 def drawn(part: Part, how: str | None, *, alone: bool = False) -> nn.Module:
-    """A network with its weights; in eight bits where that is asked of a denoiser, or of it
-    `alone`."""
-    module = load_part(part, dtype=stored_dtype(part))
+    """A network with its weights as they are stored; a denoiser's in eight bits, if `how` says so.
+
+    One `alone` is in bfloat16, also a small one, or in eight bits.
+    """
+    module = load_part(part, dtype=torch.bfloat16 if alone else stored_dtype(part))
     if how == "fp8" and (alone or part.stage == DENOISE):
         quantise(module)
     return module
