@@ -216,7 +216,7 @@ def _freeze(value: Any) -> Any:
     if isinstance(value, torch.Tensor):
         return (value.shape, value.stride(), value.dtype)
     if isinstance(value, (list, tuple)):
-        return tuple([(type(i), i) if type(i) in PLAIN else _freeze(i) for i in value])
+        return tuple(map(_freeze, value))
     if isinstance(value, dict):
         return tuple((name, _freeze(item)) for name, item in value.items())
     return (type(value), value)
