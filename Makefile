@@ -22,7 +22,7 @@ demo: $(STAMP)
 	$(BIN)/tightfit demo
 
 # These walk through everything that is alive, so nothing else is collected beside them.
-HEAP := tests/watch/leaks tests/api/test_leaking.py tests/cases/test_l_leaks.py
+HEAP := tests/watch/leaks tests/api/test_leaking.py tests/bench/test_pages.py tests/cases/test_l_leaks.py
 
 # A process for each core, up to four: each takes about 1 GiB, most of it PyTorch.
 test: $(STAMP)

@@ -18,7 +18,12 @@ settings.register_profile("search", _plain, max_examples=2000)
 settings.load_profile("tightfit")
 
 
-HEAP = ("tests/watch/leaks/", "tests/api/test_leaking.py", "tests/cases/test_l_leaks.py")
+HEAP = (
+    "tests/watch/leaks/",
+    "tests/api/test_leaking.py",
+    "tests/bench/test_pages.py",
+    "tests/cases/test_l_leaks.py",
+)
 """They walk through everything that is alive, so with all other tests there they take minutes."""
 
 
