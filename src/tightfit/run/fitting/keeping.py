@@ -86,7 +86,7 @@ class Keeping:
     _moving: float = 0.0
     _packed: tuple[Weighed, Packs] | None = None
     _placed_for: Need | None = None
-    _before: tuple[Placement, Need] | None = None
+    _before: tuple[Placement, Need, Residency] | None = None
     _liking: tuple[int, Any, int] | None = None
 
     def __post_init__(self) -> None:
@@ -116,8 +116,7 @@ class Keeping:
             return 0
         placed = self._placement
         if placed is not None and self._placed_for is not None:
-            came = placed.residency == session.residency
-            self._before = (placed, self._placed_for) if came else None
+            self._before = placed, self._placed_for, session.residency
         before = session.residency.resident_bytes if placed is not None else 0
         freed = 0
         try:
@@ -197,10 +196,9 @@ class Keeping:
         if not self._converts_in(need, residency):
             self.replan(need, arriving, why=f"it computes in {_named(need.dtype)} now")
             return
-        smallest = min((piece.bytes for piece in residency.streamed), default=0)
         spare = room - working - self._placement.taken - self._breath(room)
-        worth = max(smallest, room // _BREATH[0])
-        if self._patience.is_over(spare if smallest else 0, worth):
+        worth = _worth(residency, room)
+        if self._patience.is_over(spare if residency.streamed else 0, worth):
             why = f"{format_bytes(spare)} more are free"
             self.replan(need, arriving, why=why, instead=self._placement)
             copied = self._placement.residency.moved_bytes
@@ -213,7 +211,7 @@ class Keeping:
         """
         if self._before is None or not self.rests or self.terms.fixed is not None:
             return False
-        was, planned_for = self._before
+        was, planned_for, residency = self._before
         wanted = replace(need, slack=need.slacks[was.given])
         if planned_for != _as_planned(wanted):
             return False
@@ -221,13 +219,20 @@ class Keeping:
         room = supply.room
         working = working_of(was.plan, wanted)
         arriving -= was.plan.stages[0].demand.inputs
-        spare = room - was.taken - working - max(0, arriving)
-        gains = bool(was.residency.streamed) and spare > self._breath(room) + room // _BREATH[0]
-        if spare < 0 or gains:
+        more = room - self._breath(room) - was.plan.supply.room
+        gains = bool(residency.streamed) and more > _worth(residency, room)
+        if gains or was.taken + working + max(0, arriving) > room:
             return False
         reserved = None if self.terms.mode == "high" else supply.held + room - working
         try:
-            self._place(was.plan, wanted, "it was at rest", room=reserved, given=was.given)
+            self._place(
+                was.plan,
+                wanted,
+                "it was at rest",
+                room=reserved,
+                given=was.given,
+                again=residency,
+            )
         except MemoryShortage as error:  # the allocator takes more than it did
             empty_frames(error)
             self._before = None
@@ -350,10 +355,17 @@ class Keeping:
             shortage = None  # the error holds this frame, and with it what the call was given
 
     def _place(
-        self, plan: Plan, need: Need, why: str, *, room: int | None = None, given: int = 0
+        self,
+        plan: Plan,
+        need: Need,
+        why: str,
+        *,
+        room: int | None = None,
+        given: int = 0,
+        again: Residency | None = None,
     ) -> None:
         """`room` is what reserved may come to while no call is under way; None is as the allocator
-        has it: what was to stay is then not streamed instead."""
+        has it: what was to stay is then not streamed instead. `again` is what came of it before."""
         residency = plan.stages[0].residency
         assert residency is not None
         before = 0 if self._placement is None else self._placement.residency.resident_bytes
@@ -369,7 +381,7 @@ class Keeping:
                 plan.supply.budget,
                 [plan.stages[0].way.name],
             )
-        done = self._moved(residency, room)
+        done = self._moved(again or residency, room)
         taken = taken_by(plan, need) - residency.bytes + done.bytes
         self._placement = Placement(plan, residency, taken, given)
         self._placed_for = _as_planned(need)
@@ -438,6 +450,12 @@ class Keeping:
 def _without(supply: Supply, size: int) -> Supply:
     """`supply` with so many bytes less room, whether the card bounds it or the budget."""
     return replace(supply, reserve=supply.reserve + size, budget=max(0, supply.budget - size))
+
+
+def _worth(residency: Residency, room: int) -> int:
+    """Bytes of more room from which on another plan may keep more of what streams."""
+    smallest = min((piece.bytes for piece in residency.streamed), default=0)
+    return max(smallest, room // _BREATH[0])
 
 
 def _as_planned(need: Need) -> Need:
