@@ -32,7 +32,7 @@ class Costs:
     ceiling: int | None = None
     _strips: dict[tuple[int, int], tuple[Strip, ...]] = field(default_factory=dict)
     _taken: dict[tuple[int, int], Taken] = field(default_factory=dict)
-    _fragments: dict[int, float] = field(default_factory=dict)
+    _fragments: dict[tuple[int, int], float] = field(default_factory=dict)
     _beside: dict[int, int] = field(default_factory=dict)
 
     def passing(self, stage: Stage, count: int) -> int:
@@ -73,19 +73,31 @@ class Costs:
 
     def count(self, stage: Stage, room: int) -> int | None:
         """The fewest strips that take no more than `room`, fragments included."""
-        count = self._fewest(stage, room)
-        if count is None or self.allocator not in FRAGMENTS:
-            return count
-        if stage.number not in self._fragments:
-            index = count // 2
-            told = taken(self.network, stage, strip_of(self.network, stage, index, count))
-            least = least_reserved(told.moves, self.allocator)
-            self._fragments[stage.number] = max(1.0, least / max(1, told.peak))
-        return self._fewest(stage, room)
+        rows = self.most_strips(stage)
+        count = 1
+        while True:
+            passing, below = self.passing(stage, count), self.spans_below_ceiling(stage, count)
+            size = self.played(stage, count).peak + passing
+            if size <= room:
+                size = self.peak(stage, count) + passing
+            if size <= room and below:
+                return count
+            if count >= rows:
+                return None
+            guess = int(count * min(4.0, max(1.0, size / max(1, room))))
+            count = min(rows, max(count + 1, guess))
 
     def peak(self, stage: Stage, count: int) -> int:
-        """What the allocator takes for one strip, as far as that is known."""
-        return int(self.played(stage, count).peak * self._fragments.get(stage.number, 1.0))
+        """What the allocator takes for one strip of `count`, as the one in the middle tells."""
+        peak = self.played(stage, count).peak
+        if self.allocator not in FRAGMENTS:
+            return peak
+        key = stage.number, count
+        if key not in self._fragments:
+            told = taken(self.network, stage, strip_of(self.network, stage, count // 2, count))
+            least = least_reserved(told.moves, self.allocator)
+            self._fragments[key] = max(1.0, least / max(1, told.peak))
+        return int(peak * self._fragments[key])
 
     def below_ceiling(self, given_on_card: bool) -> bool:
         """Whether what is never cut, and the input, are."""
@@ -144,21 +156,6 @@ class Costs:
                 (),
             )
         return self._taken[key]
-
-    def _fewest(self, stage: Stage, room: int) -> int | None:
-        rows = self.most_strips(stage)
-        count = 1
-        while True:
-            size, below = (
-                self.peak(stage, count) + self.passing(stage, count),
-                self.spans_below_ceiling(stage, count),
-            )
-            if size <= room and below:
-                return count
-            if count >= rows:
-                return None
-            guess = int(count * min(4.0, max(1.0, size / max(1, room))))
-            count = min(rows, max(count + 1, guess))
 
     @staticmethod
     def _some(count: int) -> list[int]:
