@@ -35,8 +35,7 @@ SURFACE = {
     "encode": MEMORY
     | {"-o", "--out", "--vae", "--keep-alpha", "--background", "--frames", "--fps"}
     | {"--seconds", "--pad", "--sample"},
-    "decode": MEMORY
-    | {"-o", "--out", "--vae", "--allow-nan", "--bits", "--quality", "--sound"},
+    "decode": MEMORY | {"-o", "--out", "--vae", "--allow-nan", "--bits", "--quality", "--sound"},
     "generate": MEMORY
     | {"-o", "--out", "--prompt", "--prompts", "--negative", "--width", "--height", "--frames"}
     | {"--fps", "--steps", "--guidance", "--seed", "--num", "--image", "--mask", "--strength"}
