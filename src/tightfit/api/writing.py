@@ -15,12 +15,14 @@ from tightfit.api.result import Frames
 from tightfit.media.latents import LatentFile
 from tightfit.media.outputs import PLAIN, FrameWriter, Terms, open_frames
 from tightfit.media.samples import count_bad
-from tightfit.media.sound import Sound
+from tightfit.media.sound import Sound, write_sound
 from tightfit.run.vae import Traits
 from tightfit.units import GIB
 
 _IN_MEMORY = GIB
 """Sums of tiles that take more than this are gathered in a file beside the output."""
+_CHUNK = 16
+"""Frames that are converted at once."""
 
 
 @dataclass(frozen=True)
@@ -38,6 +40,36 @@ class Target:
     terms: Terms = PLAIN
     sound: Sound | None = None
     allow_nan: bool = False
+
+
+def write_frames(target: Target, frames: Frames) -> tuple[str, ...]:
+    """Write what is decoded, or its sound where that is all; what had to be done to the picture.
+
+    Values that are not finite are refused by the writers, unless the target allows them.
+    """
+    sound = frames.sound if target.sound is None else target.sound
+    if not frames.pixels.shape[0] and sound is not None:
+        write_sound(target.path, sound)
+        return ()
+    said: tuple[str, ...] = ()
+    bad = count_bad(frames.pixels) if target.allow_nan else 0
+    if bad:
+        frames = replace(frames, pixels=frames.pixels.nan_to_num(nan=0.0, posinf=0.0, neginf=0.0))
+        said = (f"{bad} values that are not finite were written as black",)
+    count, channels, height, width = frames.pixels.shape
+    with open_frames(
+        target.path,
+        width=width,
+        height=height,
+        frames=count,
+        fps=frames.fps,
+        alpha=channels == 4,
+        sound=sound,
+        terms=target.terms,
+    ) as writer:
+        for start in range(0, count, _CHUNK):
+            writer.write(frames.pixels[start : start + _CHUNK])
+    return (*said, *writer.notes)
 
 
 class FrameSink:

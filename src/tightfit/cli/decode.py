@@ -55,9 +55,9 @@ def decode(
     prepare(allocator, card)
     from tightfit import api
     from tightfit.api.batches.items import is_batch
-    from tightfit.api.writing import Target
+    from tightfit.api.writing import Target, write_frames
     from tightfit.cli import batch, show
-    from tightfit.cli.output import check_output, sound_for, write_output
+    from tightfit.cli.output import check_output, sound_for
     from tightfit.media.outputs import Terms
 
     voice = o.Voice(verbose, quiet, report, trace)
@@ -86,7 +86,9 @@ def decode(
                     out,
                     vae=vae,
                     card=card,
-                    write=lambda to, made: write_output(to, made, terms, allow_nan=allow_nan),
+                    write=lambda to, made: write_frames(
+                        Target(to, terms, allow_nan=allow_nan), made
+                    ),
                     written_as=[bits, quality, allow_nan],
                     **shown.told,
                     **options,

@@ -14,8 +14,8 @@ from rich.markup import escape
 from tightfit.adapters import find_vae, load_vae
 from tightfit.api import Watching, decode, encode
 from tightfit.api.sources import Selection, look, read
+from tightfit.api.writing import Target, write_frames
 from tightfit.card import open_card
-from tightfit.cli.output import write_output
 from tightfit.errors import InputError
 from tightfit.media.clip import parse_frames
 from tightfit.media.files import whole_file
@@ -78,7 +78,7 @@ def walk_through(clip: Path, out: Path, *, frames: str | None, width: int, say: 
     step(3, f"latent {shape} on disk: {latent} ({format_bytes(latent.stat().st_size)})")
     back = decode(load_latent(latent), vae=vae, card=card)
     film = out / ("clip.mp4" if count > 1 else "clip.png")
-    write_output(film, back.value)
+    write_frames(Target(film), back.value)
     step(4, f"decoded in {_last(back.report)} on the same card: {film}")
     for name, report in (("encode.json", done.report), ("decode.json", back.report)):
         with whole_file(out / name) as part:

@@ -19,10 +19,11 @@ from tightfit.api.coding import decode, encode, selected
 from tightfit.api.memory import open_memory
 from tightfit.api.result import Frames
 from tightfit.api.work import Chosen
+from tightfit.api.writing import Target, write_frames
 from tightfit.card import Card, open_card
 from tightfit.errors import InputError, UsageError
 from tightfit.media.latents import probe_latent, save_latent
-from tightfit.media.outputs import PLAIN, check_frames, open_frames
+from tightfit.media.outputs import PLAIN, check_frames
 from tightfit.report.record import Report
 from tightfit.run.vae import Vae
 
@@ -30,7 +31,6 @@ _MEMORY = ("vram", "reserve", "mode", "allocator", "tile", "overlap", "estimate"
 _SELECTION = ("frames", "fps", "seconds", "pad", "keep_alpha", "background")
 _WITHOUT_EFFECT = ("vram", "reserve", "mode", "allocator", "estimate", "allow_cpu", "watching")
 """Options that change where and how fast, and what comes out by rounding alone."""
-_CHUNK = 16
 
 Write = Callable[[Path, Frames], tuple[str, ...]]
 """Writes frames to a path, and tells what had to be done to them."""
@@ -177,22 +177,7 @@ def _ending(latent: Path) -> str:
 
 
 def _write(out: Path, frames: Frames) -> tuple[str, ...]:
-    if not frames.pixels.shape[0] and frames.sound is not None:
-        from tightfit.media.sound import write_sound
-
-        write_sound(out, frames.sound)
-        return ()
-    count, channels, height, width = frames.pixels.shape
-    check_frames(out, PLAIN, frames=count, alpha=channels == 4, what=str(out))
-    with open_frames(
-        out,
-        width=width,
-        height=height,
-        frames=count,
-        fps=frames.fps,
-        alpha=channels == 4,
-        sound=frames.sound,
-    ) as writer:
-        for start in range(0, count, _CHUNK):
-            writer.write(frames.pixels[start : start + _CHUNK])
-    return writer.notes
+    count, channels = frames.pixels.shape[:2]
+    if count:
+        check_frames(out, PLAIN, frames=count, alpha=channels == 4, what=str(out))
+    return write_frames(Target(out), frames)
