@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import time
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from statistics import median
 from typing import Any
@@ -25,6 +25,7 @@ from tightfit.adapters.loading.assembling import assembled
 from tightfit.adapters.loading.whole import PipelineSource, find_pipeline
 from tightfit.adapters.parts import DENOISE
 from tightfit.card import Card
+from tightfit.errors import UsageError
 from tightfit.place.link import measure_link
 from tightfit.units import format_bytes
 from tightfit.weigh import weight_bytes
@@ -126,6 +127,7 @@ def row_of(place: Place, job: Job, who: str, deadline: float) -> PipelineRow:
     _warm(card)
     rate = measure_link(card.device, free=card.read().free).pinned
     row = replace(row, link_rate=rate)
+    pipe: Any = None
     try:
         source = find_pipeline(f"random:{job.model.spec}")
         start = time.perf_counter()
@@ -138,6 +140,9 @@ def row_of(place: Place, job: Job, who: str, deadline: float) -> PipelineRow:
         now = card.read()
         row = replace(row, completed=False, peak_reserved_bytes=now.peak_reserved)
         return replace(row, peak_allocated_bytes=now.peak_allocated).said(_told(error))
+    finally:
+        with suppress(UsageError):  # where nobody fitted it
+            tightfit.unfit(pipe)
 
 
 def _loaded(place: Place, job: Job, source: PipelineSource) -> Any:
