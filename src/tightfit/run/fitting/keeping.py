@@ -219,9 +219,10 @@ class Keeping:
         room = supply.room
         working = working_of(was.plan, wanted)
         arriving -= was.plan.stages[0].demand.inputs
-        more = room - self._breath(room) - was.plan.supply.room
-        gains = bool(residency.streamed) and more > _worth(residency, room)
-        if gains or was.taken + working + max(0, arriving) > room:
+        free = room - self._breath(room)
+        whole = sum(piece.bytes for piece in residency.pieces) + working <= free
+        gains = whole or free - was.plan.supply.room > _worth(residency, room)
+        if (residency.streamed and gains) or was.taken + working + max(0, arriving) > room:
             return False
         reserved = None if self.terms.mode == "high" else supply.held + room - working
         try:
