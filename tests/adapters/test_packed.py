@@ -222,7 +222,7 @@ def test_a_later_version_is_refused_by_name(packed: Path, tmp_path: Path) -> Non
     file.write_bytes(data.replace(b'"tightfit.packed":"1"', b'"tightfit.packed":"2"', 1))
     assert file.read_bytes() != data
     for spec in (folder, file):
-        with pytest.raises(InputError, match=rf"{file}: .*version `2`"):
+        with pytest.raises(InputError, match=rf"^VAE `{spec}` .*: {file}: .*version `2`"):
             load_vae(find_vae(str(spec)))
 
 

@@ -469,7 +469,7 @@ def test_what_passes_at_a_budget_passes_at_every_larger_one(name: str, estimate:
     low, high = weights // 2, whole.base + int(1.1 * whole.peak)
     passed: list[bool] = []
     sizes: list[int] = []
-    for budget in range(low, high, (high - low) // 9):
+    for budget in range(low, high, (high - low) // 12):
         card = virtual(budget)
         try:
             outcome = run_checked(
