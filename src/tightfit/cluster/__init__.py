@@ -1,0 +1,1 @@
+"""More work than one card, more cards than one: the only importer of Ray."""
