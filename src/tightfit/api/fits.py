@@ -11,6 +11,7 @@ from tightfit.adapters.live.pipeline import is_pipeline
 from tightfit.api import fitting
 from tightfit.api.sharing import pipelines
 from tightfit.api.sharing.pipelines import FittedPipeline
+from tightfit.api.sharing.session import open_any
 from tightfit.api.sharing.shared_card import unfit_alone
 from tightfit.card import Card
 from tightfit.errors import UsageError
@@ -23,7 +24,8 @@ def fit(
     x: T,
     *,
     vram: str | int | None = None,
-    card: str | Card | None = None,
+    card: str | Card | Mapping[str, int] | None = None,
+    cards: str | Sequence[str | Card] | None = None,
     reserve: str | int | None = None,
     mode: str = "auto",
     pack: str = "auto",
@@ -43,7 +45,9 @@ def fit(
 
     Of a pipeline, every network is fitted, and those that are idle leave the card to the one at
     work. Its VAE codes by the ladder (`tightfit.decode`): whole, in exact strips, in tiles. The
-    pipeline keeps its type and is called as ever, with tensors made on the card.
+    pipeline keeps its type and is called as ever, with tensors made on the card. On several cards,
+    each network has one of them, and what they give is handed over: the pipeline works on that of
+    its denoiser.
 
     Inputs on the host are brought to the card; results stay there. There are no gradients. Until
     `unfit`, a module stays in memory and on the card, even where nobody else has it any more.
@@ -53,6 +57,10 @@ def fit(
         vram: of the card, what may be used: bytes, or text such as ``6GiB``, ``80%``; by default
             all that is free.
         card: ``cuda:0``, ``virtual:SIZE``, or an opened card; by default the first CUDA device.
+            With `cards`, which of them a part of the pipeline is to be on, as in
+            ``{"text_encoder": 1}``.
+        cards: of a pipeline, several: ``cuda:0,cuda:1``, ``virtual:2x6GiB``, or a list. Its parts
+            go where most room is left, denoisers first; `vram` and `reserve` are of each.
         reserve: bytes, or text, that are kept free for other programs.
         mode: ``auto``, ``high`` (all resident, or refused), ``low`` (only what saves time), or
             ``none`` (all streamed).
@@ -76,23 +84,22 @@ def fit(
             and for options that mean nothing.
         MemoryShortage: where not even streaming everything leaves the call enough.
     """
-    terms: dict[str, Any] = {
-        "vram": vram,
-        "card": card,
-        "reserve": reserve,
-        "mode": mode,
-        "pack": pack,
-    }
+    terms: dict[str, Any] = {"vram": vram, "reserve": reserve, "mode": mode, "pack": pack}
+    where, one = (card, None) if isinstance(card, Mapping) else (None, card)
     if is_pipeline(x):
         if example is not None or traces or compares:
             raise UsageError("example, traces and compares are of a module, not of a pipeline.")
-        pipelines.fit_pipeline(x, compute=compute, **terms)
+        pipelines.fit_pipeline(
+            x, compute=compute, open_all=lambda: open_any(one, cards), where=where, **terms
+        )
         return x
     if not isinstance(x, nn.Module):
         raise UsageError(
             f"fit takes a torch.nn.Module or a pipeline of diffusers, not a {type(x).__name__}."
         )
-    terms |= {"method": method, "traces": traces, "compares": compares}
+    if cards is not None or where is not None:
+        raise UsageError("cards are for a pipeline: a module computes on one card.")
+    terms |= {"card": one, "method": method, "traces": traces, "compares": compares}
     fitting.fit(x, example=example, compute=fitting.one_dtype(compute), **terms)
     return x
 

@@ -88,12 +88,13 @@ def fit_at_rest(
     shares: bool = False,
     others: Callable[[], int] | None = None,
     once: bool = False,
+    home: torch.device | None = None,
 ) -> Fitted:
     """As `fit`, for somebody who has more models than this one: its first call brings it.
 
     Those that share have one master on the host for the same weights of the same file. `others` is
     how many bytes of host memory other models may still want; `once`, that a rest follows each call
-    or two.
+    or two; `home`, the card that its callers believe it to be on, if that is another one.
     """
     _check_terms(mode, pack)
     refuse_unreadable(module)
@@ -109,6 +110,7 @@ def fit_at_rest(
         shares=shares,
         others=others,
         once=once,
+        home=home,
     )
 
 
@@ -147,6 +149,7 @@ def _take(
     compares: bool = False,
     others: Callable[[], int] | None = None,
     once: bool = False,
+    home: torch.device | None = None,
 ) -> Fitted:
     """Fit it; where that fails, it is nobody's."""
     refuse_unsupported(module, card)
@@ -163,6 +166,7 @@ def _take(
         compares=compares,
         others=others,
         once=once,
+        home=home,
     )
     kept = Fitted(module, card, terms, turn=card.alone)
     _claim(module, kept)

@@ -72,6 +72,11 @@ class Recorder:
         """Allocated less freed, by all `allocate` and `free` events there ever were."""
         return self.allocated_bytes - self.freed_bytes
 
+    @property
+    def whole(self) -> Recorder:
+        """Where all events of the job are: here, unless it tells another one."""
+        return self
+
     def event(self, kind: str, **figures: Any) -> None:
         """Write down that `kind` happened; figures are JSON values, sizes in bytes."""
         with self._lock:

@@ -19,7 +19,7 @@ from tightfit.run.vae import Direction
 Code = Callable[[Direction, torch.Tensor], torch.Tensor]
 """Codes a tensor in the VAE's raw space: a latent to samples, or samples to moments of the
 posterior (mean and log variance, [B,2C,…]); the result lies on the card."""
-AsWritten = Callable[[Direction, object, Callable[[], Any]], Any]
+AsWritten = Callable[[Direction, object, Callable[..., Any], tuple[Any, ...], dict[str, Any]], Any]
 """Makes a call of the VAE's own methods, with its weights on the card; told what is coded."""
 
 
@@ -195,7 +195,7 @@ def code_by(module: nn.Module, code: Code, as_written: AsWritten) -> Callable[[]
             try:
                 if asked is None:
                     source = args[0] if args else kwargs.get("z", kwargs.get("x"))
-                    return as_written(direction, source, lambda: original(*args, **kwargs))
+                    return as_written(direction, source, original, args, kwargs)
                 value = made(code(direction, asked[0]))
             finally:
                 inside.now = False

@@ -251,7 +251,7 @@ def _made(
     with (
         _ready(task) as (pipe, fitted),
         _coding(fitted, task.codes),
-        fitted.shared.recording(recorder),
+        fitted.recording(recorder),
     ):
         preview = None if task.preview is None else Preview.of(fitted, task.preview)
         task.timeline.begins(None)

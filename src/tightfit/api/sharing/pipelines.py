@@ -1,28 +1,31 @@
-"""A whole pipeline on one card: every network fitted, and what is idle out of the way."""
+"""A whole pipeline on one card or several: every network fitted, idle ones out of the way."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import nn
 
-from tightfit.adapters.live.pipeline import components_of, unload_by
+from tightfit.adapters.live.pipeline import Component, components_of, unload_by
 from tightfit.api.fitting import dtype_of
 from tightfit.api.sharing.shared_card import SharedCard
 from tightfit.api.sharing.shared_vae import Codes, SharedVae
 from tightfit.api.sharing.taken import Taken
-from tightfit.card import Card, open_card
+from tightfit.card import Card
 from tightfit.errors import UsageError
 from tightfit.plan.budget import Budget, BudgetWish
+from tightfit.plan.cards import Part, Role, on_cards
 from tightfit.run.fitting.fitted import Fitted
 from tightfit.run.ladder import Attempt
 from tightfit.run.shelf import Shelf
 from tightfit.watch import Recorder
+from tightfit.watch.elsewhere import Elsewhere
+from tightfit.weigh import weight_bytes
 
 _known: dict[int, FittedPipeline] = {}
 _guard = threading.Lock()
@@ -44,11 +47,12 @@ class Spent:
 
 @dataclass(eq=False, repr=False)
 class FittedPipeline:
-    """A pipeline, its card, and who of it is there.
+    """A pipeline, its card or cards, and who of it is there.
 
     Attributes:
         pipe: the user's, to be called as ever.
-        shared: the card, which other pipelines may use as well.
+        shared: the card where it works, which other pipelines may use as well.
+        elsewhere: by name, the cards of parts that are on other ones.
         codings: what became of the last encodes and decodes, rung by rung.
         before_decode: called with the raw latent, on the host, just before each decode.
         codes: how its VAEs are to code.
@@ -56,6 +60,7 @@ class FittedPipeline:
 
     pipe: Any
     shared: SharedCard
+    elsewhere: Mapping[str, SharedCard] = field(default_factory=dict)
     codings: list[Attempt] = field(default_factory=list)
     before_decode: Callable[[torch.Tensor], None] | None = None
     codes: Codes = field(default_factory=Codes)
@@ -68,8 +73,13 @@ class FittedPipeline:
 
     @property
     def card(self) -> Card:
-        """Where it runs."""
+        """Where it works: its denoiser, and what it does itself between networks."""
         return self.shared.card
+
+    @property
+    def cards(self) -> dict[str, Card]:
+        """By name of each part, where it runs."""
+        return {name: self._on(name).card for name in self._parts}
 
     @property
     def budget(self) -> Budget:
@@ -117,15 +127,21 @@ class FittedPipeline:
 
         Those that pipelines share have the calls of all of them.
         """
-        self.shared.settle()
+        for shared in self._every:
+            shared.settle()
         return {name: Spent(each.calls, each.seconds) for name, each in self._parts.items()}
 
     def explain(self) -> str:
         """A line for each network: where its weights are now; then who rested for whom."""
-        lines = [part.explain(name) for name, part in self._parts.items()]
+        several = len(self._every) > 1
+        lines = [
+            part.explain(name) + (f", on {self._on(name).named}" if several else "")
+            for name, part in self._parts.items()
+        ]
         lines += [f"{name}: {count} calls in two halves" for name, count in self.halved.items()]
         lines += [f"{each.stage} by {each.rung}: {each.outcome}" for each in self.codings[-4:]]
-        return "\n".join([*lines, *self.shelf.notes])
+        notes = [note for shared in self._every for note in shared.shelf.notes]
+        return "\n".join([*lines, *notes])
 
     def coded(self, attempts: Sequence[Attempt]) -> None:
         """What became of an encode or a decode of it."""
@@ -138,15 +154,13 @@ class FittedPipeline:
 
         Whatever happens, those that were taken are given back.
         """
-        shared = self.shared
+        home = self.card.device
         dtypes = _dtypes(self.pipe, compute)
         try:
             for each in components_of(self.pipe):
-                name = label + each.name
+                name, shared = label + each.name, self._on(each.name)
                 if each.is_vae:
-                    taken = shared.take_vae(
-                        each.module, name, self, lambda taken: SharedVae(shared, taken).begin()
-                    )
+                    taken = shared.take_vae(each.module, name, self, _codes_on(shared), home=home)
                 else:
                     dtype = dtypes.get(each.name, "auto")
                     taken = shared.take(
@@ -157,6 +171,7 @@ class FittedPipeline:
                         pack=pack,
                         compute=dtype,
                         once=each.runs_once,
+                        home=home,
                     )
                 self._parts[each.name] = taken
             self._undo.callback(unload_by(self.pipe, self._unload))
@@ -173,13 +188,31 @@ class FittedPipeline:
         failed: UsageError | None = None
         for name, taken in reversed(list(self._parts.items())):
             try:
-                self.shared.give_back(taken, self)
+                self._on(name).give_back(taken, self)
             except UsageError as error:
                 failed = failed or error
             else:
                 del self._parts[name]
         if failed is not None:
             raise failed
+
+    @contextmanager
+    def recording(self, recorder: Recorder) -> Iterator[None]:
+        """While inside, `recorder` is told what its parts do; of the memory of its own card."""
+        with ExitStack() as stack:
+            for shared in self._every:
+                own = shared is self.shared
+                told = recorder if own else Elsewhere(recorder, shared.card)
+                stack.enter_context(shared.recording(told))
+            yield
+
+    @property
+    def _every(self) -> list[SharedCard]:
+        """Its cards, its own first."""
+        return list(dict.fromkeys([self.shared, *map(self._on, self._parts)]))
+
+    def _on(self, name: str) -> SharedCard:
+        return self.elsewhere.get(name, self.shared)
 
     def _unload(self, encoder: object, unload: Callable[[], Any]) -> Any:
         """Words that were taught are forgotten again, by new embeddings of an encoder."""
@@ -197,19 +230,62 @@ def fit_pipeline(
     pipe: Any,
     *,
     vram: str | int | None,
-    card: str | Card | None,
+    open_all: Callable[[], Sequence[Card]],
     reserve: str | int | None,
     mode: str,
     pack: str,
     compute: str | Mapping[str, str] = "auto",
+    where: Mapping[str, int] | None = None,
 ) -> None:
-    """Fit every network of `pipe`, which has the card to itself; see `tightfit.fit`."""
+    """Fit every network of `pipe`, which has the cards to itself; see `tightfit.fit`."""
     wish = BudgetWish.of(vram, reserve)
     refuse_known(pipe)
     _dtypes(pipe, compute)  # what is refused is, before a card is opened
-    opened = card if isinstance(card, Card) else open_card(card)
-    shared = SharedCard(opened, wish.on(opened.name, opened.read().total))
-    keep(FittedPipeline(pipe, shared), mode=mode, pack=pack, compute=compute)
+    cards = open_all()
+    budgets = [wish.on(each.name, each.read().total) for each in cards]
+    several = len(cards) > 1
+    shared = [
+        SharedCard(card, budget, one_of_several=several, number=at if several else None)
+        for at, (card, budget) in enumerate(zip(cards, budgets, strict=True))
+    ]
+    keep(spread(pipe, shared, where or {}), mode=mode, pack=pack, compute=compute)
+
+
+def spread(
+    pipe: Any, shared: Sequence[SharedCard], where: Mapping[str, int] | None = None
+) -> FittedPipeline:
+    """`pipe`, not fitted yet, with each of its parts on one of these cards.
+
+    `where` says which, by place, for parts that somebody has decided on; the others go where most
+    room is left (`tightfit.plan.cards`). Raises `UsageError` for parts and cards that are not
+    there.
+    """
+    if len(shared) == 1 and not where:
+        return FittedPipeline(pipe, shared[0])
+    components = components_of(pipe)
+    names = [each.name for each in components]
+    for name, at in (where or {}).items():
+        if name not in names:
+            raise UsageError(f"`{name}` is no part of the pipeline: it has {', '.join(names)}.")
+        if not 0 <= at < len(shared):
+            raise UsageError(
+                f"`{name}` is to be on card {at}, and there are {len(shared)}, counted from 0."
+            )
+    parts = [Part(each.name, weight_bytes(each.module), _role(each)) for each in components]
+    found = on_cards(parts, [each.shelf.room() for each in shared], fixed=where)
+    home = shared[found.home]
+    elsewhere = {name: shared[at] for name, at in found.where.items() if at != found.home}
+    return FittedPipeline(pipe, home, elsewhere)
+
+
+def _role(component: Component) -> Role:
+    if component.is_vae:
+        return "vae"
+    return "encoder" if component.runs_once else "denoiser"
+
+
+def _codes_on(shared: SharedCard) -> Callable[[Taken], None]:
+    return lambda taken: SharedVae(shared, taken).begin()
 
 
 def keep(

@@ -32,7 +32,8 @@ class Session:
 
     What is idle leaves the card to what works. Threads may call what they like: on one card, calls
     of networks come one after the other, so steps of two pipelines take turns. A part that two
-    pipelines share is fitted once, and given back with the last of them.
+    pipelines share is fitted once, and given back with the last of them. On several cards, the
+    parts of a pipeline are spread over them.
 
     Attributes:
         notes: what was left on a card when the session closed.
@@ -50,24 +51,24 @@ class Session:
 
         Args:
             card: ``cuda:0``, ``virtual:SIZE``, or an opened card; by default the first CUDA device.
-            cards: several of them; what is fitted says which it is for.
+            cards: several of them, as ``cuda:0,cuda:1``, ``virtual:2x6GiB``, or a list.
             vram: of each card, what may be used: bytes, or text such as ``6GiB``, ``80%``.
             reserve: bytes, or text, that are kept free for other programs.
 
         Raises `UsageError` for names that are no cards, and sizes that a card does not have.
         """
-        if card is not None and cards is not None:
-            raise UsageError("card and cards are both given: one of them is enough.")
         self._reserve = reserve
         wish = BudgetWish.of(vram, reserve)
-        opened = _opened(card, cards)
+        opened = open_any(card, cards)
+        several = len(opened) > 1
         self._shared = [
             SharedCard(
                 each,
                 wish.on(each.name, each.read().total),
-                one_of_several=len(opened) > 1,
+                one_of_several=several,
+                number=at if several else None,
             )
-            for each in opened
+            for at, each in enumerate(opened)
         ]
         self._before = [each.card.read().allocated or 0 for each in self._shared]
         self._pipelines: list[FittedPipeline] = []
@@ -95,7 +96,7 @@ class Session:
             error.add_note(str(failed))
 
     def __repr__(self) -> str:
-        names = ", ".join(each.card.name for each in self._shared)
+        names = ", ".join(each.named for each in self._shared)
         count = sum(len(each.models) for each in self._shared)
         return f"Session({names}: {count} models, budget {format_bytes(self.budget)})"
 
@@ -124,7 +125,7 @@ class Session:
         self,
         x: T,
         *,
-        card: int | Card = 0,
+        card: int | Card | Mapping[str, int] | None = None,
         mode: str = "auto",
         pack: str = "auto",
         compute: str | Mapping[str, str] = "auto",
@@ -133,7 +134,9 @@ class Session:
 
         Args:
             x: on the host: any `torch.nn.Module`, or a `DiffusionPipeline` of diffusers.
-            card: of `cards`, which one; by its place, or itself.
+            card: of `cards`, which one; by its place, or itself. Of a pipeline, by the names of its
+                parts, as in ``{"text_encoder": 1}``. What it does not say goes where most room is
+                left, the parts of a pipeline each by itself.
             mode, pack, compute: see `tightfit.fit`. Where `x` is there already, the first two stay
                 as they were.
 
@@ -143,10 +146,9 @@ class Session:
         with self._guard:
             if self._closed:
                 raise UsageError("the session is closed: open another.")
-            shared = self._on(card)
             self._pipelines = [each for each in self._pipelines if each.is_open]
             if is_pipeline(x):
-                made = FittedPipeline(x, shared)
+                made = self._spread(x, card)
                 pipelines.keep(
                     made, mode=mode, pack=pack, compute=compute, label=f"{self._label(x)}."
                 )
@@ -154,7 +156,7 @@ class Session:
             elif isinstance(x, nn.Module):
                 if x in self._modules and is_alone(x):
                     raise UsageError(f"`{type(x).__name__}` is fitted already: unfit it first.")
-                dtype = one_dtype(compute)
+                dtype, shared = one_dtype(compute), self._for_module(card)
                 shared.take(x, type(x).__name__, Alone(), mode=mode, pack=pack, compute=dtype)
                 self._modules[x] = shared
             else:
@@ -252,9 +254,24 @@ class Session:
             card.trim()
         after = card.read().allocated or 0
         if after > opened:
-            note = f"{card.name}: {format_bytes(after - opened)} more is held than at the beginning"
+            note = (
+                f"{shared.named}: {format_bytes(after - opened)} more is held than at the beginning"
+            )
             self.notes.append(note)
         return max(0, before - after)
+
+    def _spread(self, pipe: Any, card: int | Card | Mapping[str, int] | None) -> FittedPipeline:
+        """As `card` says, and what it does not say where most room is left."""
+        if card is None or isinstance(card, Mapping):
+            return pipelines.spread(pipe, self._shared, card)
+        return FittedPipeline(pipe, self._on(card))
+
+    def _for_module(self, card: int | Card | Mapping[str, int] | None) -> SharedCard:
+        if isinstance(card, Mapping):
+            raise UsageError("a card for each part is for a pipeline: a module is on one card.")
+        if card is None:
+            return max(self._shared, key=lambda each: each.shelf.room())
+        return self._on(card)
 
     def _on(self, card: int | Card) -> SharedCard:
         for at, each in enumerate(self._shared):
@@ -270,12 +287,22 @@ class Session:
         return f"{name}-{same + 1}" if same else name
 
 
-def _opened(card: str | Card | None, cards: Sequence[str | Card] | str | None) -> tuple[Card, ...]:
-    if cards is None:
-        return (card if isinstance(card, Card) else open_card(card),)
-    if isinstance(cards, str):
-        return open_cards(cards)
+def open_any(
+    card: str | Card | None, cards: Sequence[str | Card] | str | None = None
+) -> tuple[Card, ...]:
+    """The card, or several: by one name for all, such as ``cuda:0,cuda:1``, or one by one.
+
+    Raises `UsageError` where both are given, or none, and for what is no card.
+    """
+    if card is not None and cards is not None:
+        raise UsageError("card and cards are both given: one of them is enough.")
+    if isinstance(card, Card):
+        return (card,)
+    if cards is None or isinstance(cards, str):
+        return open_cards(card if cards is None else cards)
     found = tuple(each if isinstance(each, Card) else open_card(each) for each in cards)
+    if len({each.device for each in found}) < len(found):
+        raise UsageError("cards has one card twice: once is enough.")
     if not found:
         raise UsageError("cards names none: give one at least.")
     return found

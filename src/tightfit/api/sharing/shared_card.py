@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 
+import torch
 from torch import nn
 
 from tightfit.adapters.live.pipeline import answer_for
@@ -32,6 +33,8 @@ from tightfit.weigh.conversions import computes_in
 _owned: dict[nn.Module, tuple[SharedCard, Taken]] = {}
 """What lies on shared cards."""
 _guard = threading.Lock()
+_latest = threading.local()
+"""For whom this thread made the latest call, on whichever card."""
 _NOTES = 6
 _EVENTS = 4096
 """That are kept for whoever asks what happened, where nobody brought a recorder."""
@@ -55,9 +58,20 @@ class SharedCard:
         recorder: is told what the models do; see `recording`.
     """
 
-    def __init__(self, card: Card, budget: Budget, *, one_of_several: bool = False) -> None:
-        """Nobody is there yet. Several cards have one master for the same weights of a file."""
+    def __init__(
+        self,
+        card: Card,
+        budget: Budget,
+        *,
+        one_of_several: bool = False,
+        number: int | None = None,
+    ) -> None:
+        """Nobody is there yet. Several cards have one master for the same weights of a file.
+
+        `number` tells it from others that somebody has opened with it under one name.
+        """
         self.card = card
+        self._number = number
         self._shares = one_of_several
         self.shelf = Shelf(self._room)
         self.stopping = Stopping()
@@ -69,7 +83,13 @@ class SharedCard:
         self._models: dict[nn.Module, Taken] = {}
         self._depth = 0
         self._last: Taken | None = None
-        self._latest = threading.local()
+
+    @property
+    def named(self) -> str:
+        """Its name, and which of several it is where that does not tell."""
+        if self._number is None or self.card.kind == "cuda":
+            return self.card.name
+        return f"{self.card.name} (card {self._number})"
 
     @property
     def budget(self) -> Budget:
@@ -94,7 +114,7 @@ class SharedCard:
     @property
     def user(self) -> object | None:
         """For whom this thread made the latest call of a model that is not shared."""
-        found = getattr(self._latest, "user", None)
+        found = getattr(_latest, "user", None)
         return None if found is None else found()
 
     def take(
@@ -107,10 +127,12 @@ class SharedCard:
         pack: str = "auto",
         compute: str = "auto",
         once: bool = False,
+        home: torch.device | None = None,
     ) -> Taken:
         """Fit a network, at rest; one that is there already serves this user, too.
 
-        `once` says that a rest follows each call or two of it.
+        `once` says that a rest follows each call or two of it; `home` is the card that pipelines
+        believe it to be on, by default this one.
 
         Raises `UsageError` for what is fitted by somebody else, or cannot be.
         """
@@ -128,6 +150,7 @@ class SharedCard:
                 shares=self._shares,
                 others=lambda: self._wanted(taken),
                 once=once,
+                home=home,
             )
             taken.undo.callback(lambda: unfit(module))
             taken.network = network
@@ -146,10 +169,16 @@ class SharedCard:
                     f"`{type(module).__name__}` is here already, and computes in another dtype "
                     "than is asked for now: give each a module of its own."
                 )
-            return self._taken(module, name, user, fit)
+            return self._taken(module, name, user, fit, home)
 
     def take_vae(
-        self, module: nn.Module, name: str, user: object, begin: Callable[[Taken], None]
+        self,
+        module: nn.Module,
+        name: str,
+        user: object,
+        begin: Callable[[Taken], None],
+        *,
+        home: torch.device | None = None,
     ) -> Taken:
         """As `take`, for a VAE: `begin` lets its methods code by `at_work`, until it is undone.
 
@@ -161,7 +190,7 @@ class SharedCard:
             refuse_unsupported(module, self.card)
             begin(taken)
 
-        return self._taken(module, name, user, fit)
+        return self._taken(module, name, user, fit, home)
 
     def give_back(self, taken: Taken, user: object) -> None:
         """`user` is done with it. Raises `UsageError`, and does nothing, in the middle of a call.
@@ -264,32 +293,43 @@ class SharedCard:
         if now.held_by_others:
             others = f", {format_bytes(now.held_by_others)} held by other programs"
         lines = [
-            f"{self.card.name}: budget {format_bytes(budget.budget)} of "
+            f"{self.named}: budget {format_bytes(budget.budget)} of "
             f"{format_bytes(now.total)}{kept}; {held} held, {free} free{others}"
         ]
         lines += [f"  {each.explain(each.name)}" for each in self.models]
         return "\n".join([*lines, *(f"  {note}" for note in self.shelf.notes[-_NOTES:])])
 
     def _taken(
-        self, module: nn.Module, name: str, user: object, fit: Callable[[Taken], None]
+        self,
+        module: nn.Module,
+        name: str,
+        user: object,
+        fit: Callable[[Taken], None],
+        home: torch.device | None,
     ) -> Taken:
+        home = home or self.card.device
         with self.card.alone():
             found = self._models.get(module)
             if found is not None:
+                if found.home != home:
+                    raise UsageError(
+                        f"`{found.name}` is here already for a pipeline that works on "
+                        f"{found.home}: let this one, which works on {home}, have the same cards."
+                    )
                 found.users.append(user)
                 return found
-            taken = Taken(self._free_name(name), module, weight_bytes(module))
+            taken = Taken(self._free_name(name), module, weight_bytes(module), home)
             with _guard:
                 if module in _owned:
                     raise UsageError(
                         f"`{name}` is fitted already, with something else: unfit that first, or "
-                        "fit both in one `tightfit.Session`, on one card."
+                        "fit both in one `tightfit.Session`, with this part on one card."
                     )
                 _owned[module] = self, taken
             taken.undo.callback(lambda: _owned.pop(module, None))
             try:
                 fit(taken)
-                taken.undo.callback(answer_for(module, self.card.device))
+                taken.undo.callback(answer_for(module, home))
             except BaseException:
                 self.shelf.models.pop(taken.name, None)
                 taken.undo.close()
@@ -330,7 +370,7 @@ class SharedCard:
         One that is there already begins without a wait, such as a control network between steps.
         """
         if len(taken.users) == 1:
-            self._latest.user = weakref.ref(taken.users[0])
+            _latest.user = weakref.ref(taken.users[0])
         if self._last is not taken:
             if not taken.taken:
                 self._wait()

@@ -14,6 +14,7 @@ from tightfit.api.sharing.shared_card import SharedCard
 from tightfit.api.sharing.taken import Taken
 from tightfit.place import placed
 from tightfit.plan.tilesize import TileWish
+from tightfit.run.fitting.handing import handed, other_card
 from tightfit.run.job import Job, Request
 from tightfit.run.ladder import Attempt
 from tightfit.run.rungs import Progress
@@ -63,16 +64,28 @@ class SharedVae:
         """From here on its methods code like this, until the module is given back."""
         self.taken.undo.callback(code_by(self.taken.module, self._code, self._as_written))
 
-    def _as_written(self, direction: Direction, source: object, call: Callable[[], Any]) -> Any:
+    def _as_written(
+        self,
+        direction: Direction,
+        source: object,
+        run: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> Any:
         shared, taken = self.shared, self.taken
+        device = shared.card.device
         with shared.at_work(taken):
             taken.coded += 1
             if isinstance(source, torch.Tensor):
                 self._tell(direction, source)
             shared.shelf.comes(taken.name, int)
             shared.shelf.needs(taken.name, None)
-            with placed(taken.module, shared.card.device):
-                return call()
+            asker = other_card((args, kwargs), device)
+            if asker is not None:
+                args, kwargs = handed((args, kwargs), asker, device)
+            with placed(taken.module, device):
+                value = run(*args, **kwargs)
+            return value if asker is None else handed(value, device, asker)
 
     def _code(self, direction: Direction, source: torch.Tensor) -> torch.Tensor:
         """By the ladder: whole, whole without the others, strips, tiles."""
@@ -105,7 +118,7 @@ class SharedVae:
             outcome = job.run(on_host)
             for each in self._owners():
                 each.coded(outcome.attempts)
-            return outcome.value.to(shared.card.device)
+            return outcome.value.to(other_card(source, shared.card.device) or shared.card.device)
 
     def _evict(self, lacking: int | None) -> int:
         """So many bytes more than are free now; None takes all there is."""

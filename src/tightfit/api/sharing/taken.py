@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 
+import torch
 from torch import nn
 
 from tightfit.errors import UsageError
@@ -24,6 +25,7 @@ class Taken:
         name: on the card.
         module: the user's.
         size: bytes of its weights when it came.
+        home: the card that pipelines believe it to be on: theirs.
         network: what fits it; None for a VAE, which is on the card only while it codes.
         users: for whom; it goes when the last of them does.
         seconds: that its calls took, waits for the card included.
@@ -34,6 +36,7 @@ class Taken:
     name: str
     module: nn.Module
     size: int
+    home: torch.device
     network: Fitted | None = None
     users: list[object] = field(default_factory=list)
     seconds: float = 0.0

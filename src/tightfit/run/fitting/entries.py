@@ -36,18 +36,18 @@ class Entries:
     def __init__(
         self,
         module: nn.Module,
-        device: torch.device,
+        devices: tuple[torch.device | None, ...],
         enter: Enter,
         note: Callable[[str], None],
     ) -> None:
-        """`device` and `note` are for the guard."""
+        """`devices` and `note` are for the guard."""
         self._module = module
         self._before = {name: vars(module)[name] for name in METHODS if name in vars(module)}
         for name in METHODS:
             method = getattr(module, name, None)
             if callable(method) and not isinstance(method, nn.Module):
                 vars(module)[name] = self._through(name, method, enter)
-        self._guard = Guard(module, device, note)
+        self._guard = Guard(module, devices, note)
         self._door = Door(module, lambda call, args, kwargs: enter("forward", call, args, kwargs))
 
     def close(self) -> None:

@@ -21,6 +21,7 @@ from tightfit.plan.plan import Plan
 from tightfit.run.fitting.alterations import WRITTEN_AFTER
 from tightfit.run.fitting.calls import Calls, MakesRoom, Neighbours, TakesRoom
 from tightfit.run.fitting.contents import Contents
+from tightfit.run.fitting.handing import handed, other_card, to_host
 from tightfit.run.fitting.keeping import Keeping
 from tightfit.run.fitting.lessons import Lessons
 from tightfit.run.fitting.lora import check_loading
@@ -259,13 +260,23 @@ class Fitted:
     def _open_ways(self) -> None:
         """From here on, calls and what changes weights come here first."""
         self._ways_in = WaysIn(
-            self.module, self.card.device, self._enter, self._alter, self._write, self._note
+            self.module,
+            self.card.device,
+            self._enter,
+            self._alter,
+            self._write,
+            self._note,
+            home=self.terms.home,
         )
         self._watch_parts()
 
     def _watch_parts(self) -> None:
-        """Where it is at rest, calls of its parts come here as well: they wake it."""
-        if self._ways_in is not None and self.rests and not self._inside:
+        """Where it is at rest, calls of its parts come here as well: they wake it.
+
+        Always, where callers believe it to be on another card, and have their inputs there.
+        """
+        away = self.terms.home not in (None, self.card.device)
+        if self._ways_in is not None and (self.rests or away) and not self._inside:
             self._ways_in.open_parts()
 
     def _to_host(self) -> None:
@@ -389,7 +400,10 @@ class Fitted:
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
     ) -> Any:
-        """A call from outside, or, from within one, what it would have been."""
+        """A call from outside, or, from within one, what it would have been.
+
+        What it is given on another card is brought, and what it gives is handed back there.
+        """
         with self.turn(), self._lock:
             if self._inside:
                 return run(*args, **kwargs)
@@ -397,6 +411,9 @@ class Fitted:
             if self._ways_in is not None:
                 self._ways_in.close_parts()
             try:
+                asker = other_card((args, kwargs), self.card.device)
+                if asker is not None:
+                    args, kwargs = to_host((args, kwargs), asker)
                 call = Call(method, args, kwargs)
                 self._notice(call)
                 start = self.teller.recorder.now()
@@ -405,12 +422,12 @@ class Fitted:
                     value = self._calling.make(call, run, beside)
                 self._lessons.remember(call)
                 self._steps.ended(start, self._kept.session)
-                return value
+                return value if asker is None else handed(value, self.card.device, asker)
             except BaseException as error:
                 if self._keeping is not None and self._keeping.session is not None:
                     self._keeping.session.end_calls()
                 if isinstance(error, MemoryShortage):
-                    error.recorder = self.teller.recorder
+                    error.recorder = self.teller.recorder.whole
                 raise
             finally:
                 self._inside = False

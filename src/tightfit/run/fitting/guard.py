@@ -25,16 +25,19 @@ class Guard:
     passes, such as `pipe.to("cuda")` for the sake of other parts of a pipeline. So does loading
     what the module has got since, such as an adapter.
 
-    A move alone, to the card or to the host, passes as well, and nothing is done: pipelines bring
-    what they are about to call, and take it away afterwards.
+    A move alone, to the card, to the one that callers believe in, or to the host, passes as well,
+    and nothing is done: pipelines bring what they are about to call, and take it away afterwards.
     """
 
     def __init__(
-        self, module: nn.Module, device: torch.device, note: Callable[[str], None]
+        self,
+        module: nn.Module,
+        devices: tuple[torch.device | None, ...],
+        note: Callable[[str], None],
     ) -> None:
-        """`device` is the card's; `note` is told of moves that were passed over."""
+        """`devices` are those of the cards; `note` is told of moves that were passed over."""
         self._puts: list[tuple[nn.Module, str, Any]] = []
-        self._device = device
+        self._devices = devices
         self._note = note
         self._name = type(module).__name__
         for part in list(module.modules()):
@@ -76,8 +79,8 @@ class Guard:
         return convert
 
     def _is_moved(self, like: torch.Tensor, after: torch.Tensor) -> bool:
-        """To the card or to the host, and else as it was."""
-        there = after.device == self._device or after.device.type == "cpu"
+        """To a card of its own or to the host, and else as it was."""
+        there = after.device in self._devices or after.device.type == "cpu"
         return there and (after.dtype, after.stride()) == (like.dtype, like.stride())
 
     def _load(self, part: nn.Module) -> Callable[..., None]:

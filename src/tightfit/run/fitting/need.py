@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import threading
 import warnings
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from operator import attrgetter
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import nn
@@ -21,12 +21,15 @@ from tightfit.errors import UsageError
 from tightfit.place.streaming.caches import forget_cached
 from tightfit.plan.slack import FRAGMENTS, least_reserved, replay, steady_reserved
 from tightfit.run.fitting.aside import nothing_lasts
+from tightfit.weigh.answers import either
 from tightfit.weigh.conversions import Conversions
 from tightfit.weigh.dry import DryRun, dry_run
 from tightfit.weigh.order import Order, dry_order, run_order
 from tightfit.weigh.shells import alike, is_shell, plain, why_unknown
 from tightfit.weigh.tensors import Held, Kind, walk
 from tightfit.weigh.workspace import CUDA, NONE, peak_of, sequence
+
+T = TypeVar("T")
 
 _META = torch.device("meta")
 _turns = threading.RLock()
@@ -167,27 +170,27 @@ class Need:
 def need_of(module: nn.Module, call: Call, card: Card) -> Need:
     """By a dry run of `call`; the module, its caches and generators are left as they were.
 
-    A network whose code looks at values cannot be told: then only `problem` is known. Raises
-    `UsageError`, by its path, for a buffer that the call writes to.
+    Where its code asks whether something is true, it needs what it needs in the worse case; if it
+    looks at other values, it cannot be told, and only `problem` is known. Raises `UsageError`, by
+    its path, for a buffer that the call writes to.
     """
     what = Conversions.of(module)
     dtype = what.dtype(call.given)
     try:
-        with _dry(module, call, what) as made:
-            run = dry_run(made)
+        runs = either(lambda: _looked_at(module, call, what, dry_run))
     except UsageError:
         raise
     except Exception as error:  # the network's own, whatever it is: the real call will raise it
         problem = f"{type(error).__name__}: {error}".strip().splitlines()[0][:200]
         return Need(problem=problem, dtype=dtype)
-    return replace(_needed(run, card), dtype=dtype)
+    return replace(_worst([_needed(run, card) for run in runs]), dtype=dtype)
 
 
 def order_of(module: nn.Module, call: Call) -> Order | None:
     """Which weights `call` uses when; None where a dry run cannot tell."""
+    what = Conversions.of(module)
     try:
-        with _dry(module, call, Conversions.of(module)) as made:
-            return run_order(module, made)
+        return _one_of(either(lambda: _looked_at(module, call, what, partial(run_order, module))))
     except UsageError:
         raise
     except Exception:  # see `need_of`
@@ -198,13 +201,13 @@ def need_and_order(module: nn.Module, call: Call, card: Card) -> tuple[Need, Ord
     """What `need_of` and `order_of` tell, by one run where that is possible."""
     what = Conversions.of(module)
     try:
-        with _dry(module, call, what) as made:
-            run, order = dry_order(module, made)
+        found = either(lambda: _looked_at(module, call, what, partial(dry_order, module)))
     except UsageError:
         raise
     except Exception:  # see `need_of`; one of the two may be told all the same
         return need_of(module, call, card), order_of(module, call)
-    return replace(_needed(run, card), dtype=what.dtype(call.given)), order
+    need = _worst([_needed(run, card) for run, _ in found])
+    return replace(need, dtype=what.dtype(call.given)), _one_of([order for _, order in found])
 
 
 def result_of(module: nn.Module, call: Call) -> object:
@@ -212,8 +215,29 @@ def result_of(module: nn.Module, call: Call) -> object:
 
     Raises whatever the network does where it cannot be run without values.
     """
-    with _dry(module, call, Conversions.of(module)) as made:
-        return made()
+    what = Conversions.of(module)
+    return either(lambda: _looked_at(module, call, what, lambda made: made()))[0]
+
+
+def _looked_at(
+    module: nn.Module,
+    call: Call,
+    what: Conversions,
+    look: Callable[[Callable[[], object]], T],
+) -> T:
+    """What `look` makes of the call on the meta device."""
+    with _dry(module, call, what) as made:
+        return look(made)
+
+
+def _worst(needs: Sequence[Need]) -> Need:
+    return max(needs, key=lambda need: (need.allocated or 0) + need.most)
+
+
+def _one_of(orders: Sequence[Order]) -> Order | None:
+    """The order, where there is but one."""
+    told = {(order.tensors, order.uses, order.unused) for order in orders}
+    return orders[0] if len(told) == 1 else None
 
 
 def _needed(run: DryRun, card: Card) -> Need:

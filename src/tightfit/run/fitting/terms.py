@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
+import torch
+
 from tightfit.place.streaming.pinned import Pins
 from tightfit.plan.budget import Budget
 from tightfit.plan.plan import Plan
@@ -32,6 +34,7 @@ class Terms:
             there are none: what is resident stays so, and does not come back from the host.
         once: it is called once or twice between two rests, as encoders are.
         compares: each copy is waited for and compared with its master.
+        home: the card that its callers believe it to be on, if that is another one.
     """
 
     supply: Supply
@@ -46,6 +49,7 @@ class Terms:
     spare: int = 0
     others: Callable[[], int] | None = None
     once: bool = False
+    home: torch.device | None = None
 
     @property
     def planned(self) -> Supply:

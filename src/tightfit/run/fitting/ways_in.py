@@ -26,14 +26,16 @@ class WaysIn:
         alter: Alter,
         write: Alter,
         note: Callable[[str], None],
+        *,
+        home: torch.device | None = None,
     ) -> None:
         """`enter` gets calls, `alter` and `write` methods that change weights; see `Alterations`.
 
-        `device` and `note` are for the guard of `Entries`.
+        `device`, `home` and `note` are for the guard of `Entries`.
         """
         self._module, self._enter = module, enter
         self._parts: PartDoors | None = None
-        self._entries = Entries(module, device, enter, note)
+        self._entries = Entries(module, (device, home), enter, note)
         self._alterations = Alterations(module, alter, write)
 
     def open_parts(self) -> None:

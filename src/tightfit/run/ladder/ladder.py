@@ -385,7 +385,7 @@ class Ladder:
             advice=stage.advice,
         )
         error.attempts = tuple(self.attempts)
-        error.recorder = self.recorder
+        error.recorder = self.recorder.whole
         for note in self.notes:
             error.add_note(note)
         return error

@@ -1,0 +1,52 @@
+"""What is handed over between cards: to a network that is on another one than its pipeline."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_leaves, tree_map
+
+
+def other_card(given: object, device: torch.device) -> torch.device | None:
+    """The card that tensors of `given` lie on, if that is another one than `device`.
+
+    What lies on the host, or on the meta device, is nobody's.
+    """
+    found = (leaf.device for leaf in tree_leaves(given) if isinstance(leaf, torch.Tensor))
+    return next((each for each in found if each.type == device.type and each != device), None)
+
+
+def to_host(given: Any, card: torch.device) -> Any:
+    """The same with what lies on `card` on the host, from where it is brought like any input."""
+    return _moved(given, card, torch.device("cpu"))
+
+
+def handed(value: Any, before: torch.device, after: torch.device) -> Any:
+    """The same with what lies on the card `before` on the card `after`; each tensor once.
+
+    An object that is no container but has such tensors, such as a posterior, is one of its kind
+    with others.
+    """
+    return _moved(value, before, after, objects=True)
+
+
+def _moved(value: Any, before: torch.device, after: torch.device, *, objects: bool = False) -> Any:
+    known: dict[int, torch.Tensor] = {}
+
+    def is_there(leaf: object) -> bool:
+        return isinstance(leaf, torch.Tensor) and leaf.device == before
+
+    def move(leaf: Any) -> Any:
+        if is_there(leaf):
+            if id(leaf) not in known:
+                known[id(leaf)] = leaf.to(after)
+            return known[id(leaf)]
+        inside = getattr(leaf, "__dict__", None)
+        if objects and isinstance(inside, dict) and any(map(is_there, inside.values())):
+            leaf = copy.copy(leaf)
+            vars(leaf).update({name: move(each) for name, each in inside.items()})
+        return leaf
+
+    return tree_map(move, value)
