@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from tightfit.adapters.onward import can_go_on, go_on
+from tightfit.adapters.onward import can_go_on, go_on, steps_told
 from tightfit.adapters.traits import traits_of
 from tightfit.run.vae import Vae
 from tightfit.weigh import identity, weights
@@ -57,6 +57,7 @@ def adapt(module: nn.Module, *, random: bool = False, hashed: bool = True) -> Va
         moments=moments,
         reset=lambda: _reset(module),
         onward=partial(go_on, module) if can_go_on(module) else None,
+        steps=partial(steps_told, module) if can_go_on(module) else None,
         dtype=next(weights(module)).tensor.dtype,
         identity=weights_hash(module) if hashed else None,
         random=random,

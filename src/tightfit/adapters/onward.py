@@ -7,6 +7,8 @@ Here it stays between two pieces, so that a clip in pieces is the clip, up to ro
 from __future__ import annotations
 
 import inspect
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -55,6 +57,36 @@ def go_on(
         steps.append(vae.decoder(latent, feat_cache=vae._feat_map, feat_idx=[0], **begins))
     samples = torch.cat(steps, dim=2)
     return samples.clamp_(-1.0, 1.0)
+
+
+@contextmanager
+def steps_told(
+    module: nn.Module, direction: Direction, tell: Callable[[torch.Tensor], None]
+) -> Iterator[None]:
+    """While inside, `tell` is given each piece that the encoder will read or the decoder made.
+
+    Whole pieces of the clip, in order: what is read may be filled then; what was made lies on the
+    host, as it will be in the result.
+    """
+    vae: Any = module
+
+    def before(part: nn.Module, given: tuple[torch.Tensor, ...], named: dict[str, Any]) -> None:
+        del part
+        tell(given[0] if given else named["x"])
+
+    def after(part: nn.Module, given: Any, made: torch.Tensor) -> None:
+        del part, given
+        tell(made.detach().to("cpu").clamp(-1.0, 1.0))
+
+    hook = (
+        vae.encoder.register_forward_pre_hook(before, with_kwargs=True)
+        if direction == "encode"
+        else vae.decoder.register_forward_hook(after)
+    )
+    try:
+        yield
+    finally:
+        hook.remove()
 
 
 def _arguments(part: nn.Module) -> set[str]:

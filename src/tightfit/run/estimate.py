@@ -78,9 +78,9 @@ class Estimator:
         known = self._dry(shape)
         return None if known is None else self.calibration.corrected(known.bytes)
 
-    def held(self, source: torch.Tensor) -> int:
-        """Bytes of weights and `source`, in blocks of 512."""
-        return sum(round_up(size, ALIGNMENT) for size in (*self._weights(), source.nbytes))
+    def held(self, source: int) -> int:
+        """Bytes of weights and a source of so many, in blocks of 512."""
+        return sum(round_up(size, ALIGNMENT) for size in (*self._weights(), source))
 
     def learn(self, shape: tuple[int, ...], measured: int | None, *, held: bool) -> None:
         """A real call on a source of `shape` needed `measured` bytes beyond it, or did not hold.

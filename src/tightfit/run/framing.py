@@ -9,7 +9,8 @@ import torch
 from tightfit.errors import UsageError
 from tightfit.run.vae import Traits
 
-_TOPS = {torch.uint8: 255, torch.uint16: 65535}
+TOPS = {torch.uint8: 255, torch.uint16: 65535}
+"""White, of samples that are integers."""
 
 
 @dataclass(frozen=True)
@@ -46,23 +47,10 @@ def to_source(
     Padding repeats the last frame, row and column; with `trim`, surplus frames at the end are
     left out instead. Values are float32 in the VAE's range.
     """
-    if traits.axes == 1 or traits.channels != frames.shape[1]:
-        raise UsageError(
-            f"{traits.name} takes {traits.channels} channels on {traits.axes} axes: no pictures."
-        )
-    count, _, height, width = frames.shape
-    time = (count,) if traits.axes == 3 else ()
-    target = traits.padded((*time, height, width), trim=trim)
-    kept = min(count, target[0]) if time else count
-    padding = Padding(
-        frames=max(0, target[0] - count) if time else 0,
-        bottom=target[-2] - height,
-        right=target[-1] - width,
-        dropped=count - kept,
-    )
+    padding = padding_of(tuple(frames.shape), traits, trim=trim)
     # A copy of our own from here on, of which there is never a second one for long.
-    x = frames[:kept].to(torch.float32, copy=True)
-    top = _TOPS.get(frames.dtype)
+    x = frames[: len(frames) - padding.dropped].to(torch.float32, copy=True)
+    top = TOPS.get(frames.dtype)
     if top is not None:
         x.div_(top)
     if padding.right or padding.bottom:
@@ -70,7 +58,25 @@ def to_source(
     if padding.frames:
         x = torch.cat([x, x[-1:].expand(padding.frames, -1, -1, -1)])
     x.mul_(traits.high - traits.low).add_(traits.low)
-    return (x.transpose(0, 1).unsqueeze(0).contiguous() if time else x), padding
+    return (x.transpose(0, 1).unsqueeze(0).contiguous() if traits.axes == 3 else x), padding
+
+
+def padding_of(frames: tuple[int, ...], traits: Traits, *, trim: bool = False) -> Padding:
+    """What `to_source` does to frames of this shape, [T,3,H,W]. Raises `UsageError` as it does."""
+    if traits.axes == 1 or traits.channels != frames[1]:
+        raise UsageError(
+            f"{traits.name} takes {traits.channels} channels on {traits.axes} axes: no pictures."
+        )
+    count, _, height, width = frames
+    time = (count,) if traits.axes == 3 else ()
+    target = traits.padded((*time, height, width), trim=trim)
+    kept = min(count, target[0]) if time else count
+    return Padding(
+        frames=max(0, target[0] - count) if time else 0,
+        bottom=target[-2] - height,
+        right=target[-1] - width,
+        dropped=count - kept,
+    )
 
 
 def to_frames(

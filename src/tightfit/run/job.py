@@ -20,6 +20,7 @@ from tightfit.run.boxes import Box
 from tightfit.run.cancel import Cancel
 from tightfit.run.delivery import Delivery, hand_over
 from tightfit.run.estimate import Estimate, Estimator
+from tightfit.run.intake import Feed, Given, Intake
 from tightfit.run.ladder import Ladder, Lessons, Rung, Stage, leaving_nothing
 from tightfit.run.outcome import Outcome, corrected, ledger
 from tightfit.run.rungs import EVICT, Progress, VaeRungs
@@ -83,17 +84,17 @@ class Job:
     calibrations: Calibrations = field(default_factory=Calibrations)
     delivery: Delivery | None = None
 
-    def run(self, source: torch.Tensor) -> Outcome:
-        """Code `source` [B,C,…], a host tensor whose sizes the VAE takes.
+    def run(self, source: torch.Tensor | Intake) -> Outcome:
+        """Code `source` [B,C,…], a host tensor whose sizes the VAE takes, or what becomes one.
 
         Raises `MemoryShortage` when no rung holds, `Cancelled` when asked to stop, and whatever
         the model raises. Whatever happens, the card then holds what it held before. Jobs of one
         module, or on one card, in several threads run one after the other.
         """
         with alone(self.vae.module), self.card.alone(), leaving_nothing(self.card):
-            return self._run(source)
+            return self._run(Given(source) if isinstance(source, torch.Tensor) else source)
 
-    def _run(self, source: torch.Tensor) -> Outcome:
+    def _run(self, source: Intake) -> Outcome:
         self.card.trim()
         self.card.drop_scratch()
         before = self.card.read()
@@ -189,7 +190,7 @@ class Job:
         self,
         ladder: Ladder,
         stack: ExitStack,
-        source: torch.Tensor,
+        source: Intake,
         estimator: Estimator,
         adjusted: list[str],
         others: int,
@@ -215,13 +216,17 @@ class Job:
         if not ladder.climb(stage, rungs, quiet=True):
             return None
         ladder.assume_held(weights)
-        stays = Rung("input on the host", lambda: source)
-        moves = Rung("input on the card", lambda: source.to(self.card.device))
+        stays = Rung("input on the host", lambda: Feed(source.on_host()))
+        moves = Rung("input on the card", lambda: source.feed(self.card.device))
         roomy = source.nbytes * 2 <= ladder.room()
         loaded = ladder.climb(stage, [moves, stays] if roomy else [stays], quiet=True)
-        if loaded.device != self.card.device:
+        there = loaded.tensor.device
+        if there != self.card.device:
             adjusted.append(f"input ({format_bytes(source.nbytes)}) kept on the host")
-        return self.rungs(loaded, source, estimator=estimator, adjusted=adjusted)
+        ways = self.rungs(loaded.tensor, estimator=estimator, adjusted=adjusted)
+        ways.fill = loaded.fill
+        ways.host = None if there.type == "cpu" else source.on_host
+        return ways
 
     def _coming(self) -> int:
         """Bytes of weights that are not on the card yet: a user's own module may be there."""
@@ -249,7 +254,7 @@ class Job:
         self,
         ladder: Ladder,
         stack: ExitStack,
-        source: torch.Tensor,
+        source: Intake,
         rungs: VaeRungs | None,
         others: int,
     ) -> torch.Tensor:
@@ -262,7 +267,7 @@ class Job:
             return ladder.climb(stage, in_order, last=last_resort)
         finally:
             # Functions of the rungs stay alive in the traceback of an error; the input must not.
-            del rungs.source
+            del rungs.source, rungs.fill
             rungs.exact_ways = None  # which knows them, too: a cycle would keep weights for a while
 
     def strips(self, rungs: VaeRungs, room: Callable[[], int]) -> StripWays:
@@ -271,7 +276,7 @@ class Job:
             vae=self.vae,
             direction=self.direction,
             call=rungs.call,
-            source=lambda: rungs.source,
+            source=rungs.filled,
             card=self.card,
             room=room,
             to_host=rungs.input_to_host,
@@ -283,7 +288,7 @@ class Job:
         rungs.exact_ways = ways
         return ways
 
-    def stage(self, source: torch.Tensor) -> Stage:
+    def stage(self, source: torch.Tensor | Intake) -> Stage:
         """This job in words."""
         name = self.vae.traits.name
         words = "x".join(map(str, source.shape[2:]))
@@ -322,7 +327,7 @@ class Job:
             vae=self.vae,
             direction=self.direction,
             source=loaded,
-            host=loaded if host is None else host,
+            host=None if host is None or host is loaded else lambda: host,
             device=self.card.device,
             call=call,
             channels=channels,
@@ -360,7 +365,7 @@ class Job:
             self.card.libraries,
         )
 
-    def _last_resort(self, stack: ExitStack, source: torch.Tensor) -> Iterator[Rung[torch.Tensor]]:
+    def _last_resort(self, stack: ExitStack, source: Intake) -> Iterator[Rung[torch.Tensor]]:
         """The host, where that is allowed: the weights leave the card, one item at a time."""
         if not self.request.allow_cpu or self.card.kind == "cpu":
             return
@@ -370,7 +375,7 @@ class Job:
             call, _ = self._call()
             pieces = []
             with placed(self.vae.module, "cpu"), torch.no_grad():
-                for item in torch.split(source, 1):
+                for item in torch.split(source.on_host(), 1):
                     self.cancel.check()
                     pieces.append(call(item))
                     self._tell("cpu", len(pieces), source.shape[0])
@@ -408,7 +413,7 @@ class Job:
         if self.progress is not None:
             self.progress(rung, done, total)
 
-    def _estimate(self, estimator: Estimator, source: torch.Tensor) -> Estimate:
+    def _estimate(self, estimator: Estimator, source: Intake) -> Estimate:
         """For the report: the line through two sizes of one item, and the peak of the input."""
         if not self.request.estimate:
             return Estimate(None, None, None, "not asked")
@@ -422,7 +427,7 @@ class Job:
         return Estimate(
             fixed,
             slope,
-            peak + estimator.held(source),
+            peak + estimator.held(source.nbytes),
             f"dry run{learnt}",
         )
 

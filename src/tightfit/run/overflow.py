@@ -31,7 +31,7 @@ def pieces_of(
     In half precision, one whose result is not finite is run again in float32, and `say` is told
     which. Room never decides on that: where it is too little, smaller tiles are tried.
     """
-    onward = vae.onward
+    onward, steps = vae.onward, vae.steps
 
     def redone(where: tuple[Span, ...], dtype: torch.dtype, helped: bool) -> None:
         say(redone_in(where, vae.dtype, dtype, helped=helped))
@@ -46,6 +46,7 @@ def pieces_of(
         redone=redone,
         onward=None if onward is None else lambda piece, begins: onward(direction, piece, begins),
         done=vae.reset,
+        steps=None if steps is None else lambda tell: steps(direction, tell),
     )
 
 

@@ -22,6 +22,7 @@ from tightfit.run.ceiling import Outputs, ceiling_of
 from tightfit.run.cutting import Cutting
 from tightfit.run.delivery import Delivery
 from tightfit.run.estimate import Estimator
+from tightfit.run.intake import Fill, is_whole
 from tightfit.run.ladder import Rung
 from tightfit.run.overflow import pieces_of
 from tightfit.run.tile_error import tile_error
@@ -49,7 +50,7 @@ class VaeRungs:
         vae: runs.
         direction: which way.
         source: [B,C,…], on the card or on the host; sizes are legal for the VAE.
-        host: the same on the host.
+        host: gives the same on the host; None where `source` lies there.
         device: where the VAE's weights are.
         call: the VAE's call for this direction.
         channels: of what it gives.
@@ -60,6 +61,7 @@ class VaeRungs:
         progress: called after each call of the VAE.
         adjusted: what was changed of what was wished, filled as rungs are made and tried.
         probed: what the smallest tile was seen to take, where a wrong prediction called for it.
+        fill: fills the source, which may not be whole yet.
         delivery: takes the result as it comes; then what the rungs give is empty.
         exact_ways: gives ways in parts that differ from the whole by rounding alone; asked for
             only after the whole.
@@ -68,7 +70,7 @@ class VaeRungs:
     vae: Vae
     direction: Direction
     source: torch.Tensor
-    host: torch.Tensor
+    host: Callable[[], torch.Tensor] | None
     device: torch.device
     call: Callable[[torch.Tensor], torch.Tensor]
     channels: int
@@ -79,6 +81,7 @@ class VaeRungs:
     progress: Tell
     adjusted: list[str] = field(default_factory=list)
     probed: Seen | None = None
+    fill: Fill = is_whole
     delivery: Delivery | None = None
     exact_ways: Callable[[], Iterator[Rung[torch.Tensor]]] | None = None
     _outputs: Outputs | None = None
@@ -90,6 +93,11 @@ class VaeRungs:
     def cutting(self) -> Cutting:
         """Where tiles are cut."""
         return Cutting(self.vae, self.direction, tuple(self.source.shape), self.wish)
+
+    def filled(self) -> torch.Tensor:
+        """The source, whole."""
+        self.fill(None)
+        return self.source
 
     @property
     def batch(self) -> int:
@@ -147,7 +155,7 @@ class VaeRungs:
         if wished == uncut:
             self.adjust("the tile asked for covers everything, so a smaller one was tried")
         yield from self._tiles(axes, wished, room)
-        if self.source is not self.host:
+        if self.host is not None:
             # Tiles are read from anywhere: without the input on the card they have more room.
             for at, rung in enumerate(self._tiles(axes, wished, room)):
                 renamed = replace(rung, name=f"{rung.name}, input on the host")
@@ -201,7 +209,7 @@ class VaeRungs:
         def run() -> torch.Tensor:
             corner = tuple(slice(0, size) for size in shape)
             pieces = Pieces(self.call, self.device, self.vae.traits.name, self.before_call)
-            return run_whole(pieces, self.source[corner], batch=1, sizes=None)
+            return run_whole(pieces, self.filled()[corner], batch=1, sizes=None)
 
         def tell(measured: int | None, held: bool) -> None:
             before = self.estimator.calibration
@@ -276,8 +284,11 @@ class VaeRungs:
 
     def input_to_host(self) -> int:
         """Let the card go without it; the bytes freed."""
+        if self.host is None:
+            return 0
         freed = self.source.nbytes
-        self.source = self.host
+        self.fill(None)
+        self.source, self.host, self.fill = self.host(), None, is_whole
         self.adjust(f"input ({format_bytes(freed)}) moved back to the host")
         return freed
 
@@ -289,7 +300,14 @@ class VaeRungs:
 
         def run() -> torch.Tensor:
             pieces = self._pieces(self._ticker(name, total))
-            return run_whole(pieces, self.source, batch=batch, sizes=sizes, delivery=self.delivery)
+            return run_whole(
+                pieces,
+                self.source,
+                batch=batch,
+                sizes=sizes,
+                delivery=self.delivery,
+                fill=self.fill,
+            )
 
         def need() -> int | None:
             inside = self.estimator.need((batch, *self.source.shape[1:]))
@@ -329,7 +347,7 @@ class VaeRungs:
             pieces = self._pieces(self._ticker(name, total, boxes))
             return run_tiled(
                 pieces,
-                self.source,
+                self.filled(),
                 grid=grid,
                 channels=self.channels,
                 delivery=self.delivery,
@@ -359,7 +377,7 @@ class VaeRungs:
             tile = Tile(whole, (0, *tile.overlaps[1:]))
         return tile_error(
             Pieces(self.call, self.device, self.vae.traits.name, self.before_call),
-            self.host,
+            self.filled() if self.host is None else self.host(),
             tracks=self.cutting.tracks,
             tile=tile,
             edges=edges,

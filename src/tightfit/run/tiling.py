@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, replace
 
 import torch
@@ -13,6 +13,7 @@ import torch
 from tightfit.plan.tiles import Edge, Scale, Span, Track, blend_weights, cut
 from tightfit.plan.tilesize import Tile
 from tightfit.run.delivery import Delivery, hand_over, parts_of
+from tightfit.run.intake import Fill, is_whole
 
 Call = Callable[[torch.Tensor], torch.Tensor]
 Onward = Callable[[torch.Tensor, bool], torch.Tensor]
@@ -124,6 +125,7 @@ class Pieces:
         onward: runs one that follows the last, where the network can.
         done: called after the last of those that follow each other.
         stay: results stay on the device.
+        steps: a context in which a call tells the pieces in time that it reads or makes.
     """
 
     call: Call
@@ -136,6 +138,7 @@ class Pieces:
     onward: Onward | None = None
     done: Callable[[], None] = lambda: None
     stay: bool = False
+    steps: Callable[[Callable[[torch.Tensor], None]], AbstractContextManager[None]] | None = None
 
     def one(self, source: torch.Tensor, writes: tuple[Span, ...]) -> torch.Tensor:
         """The result of one contiguous piece, on the host (or not) as a tensor of its own.
@@ -199,6 +202,59 @@ class Pieces:
             self.redone(bad, dtype, still is None)
         self.done()
 
+    def filled(self, fill: Fill) -> AbstractContextManager[None]:
+        """While inside, a call's input is filled just before the network reads of it."""
+        read = 0
+
+        def tell(piece: torch.Tensor) -> None:
+            nonlocal read
+            read += piece.shape[2]
+            fill(read)
+
+        return nullcontext() if self.steps is None else self.steps(tell)
+
+    def on_its_way(
+        self, source: torch.Tensor, delivery: Delivery, sizes: tuple[int, ...]
+    ) -> torch.Tensor | None:
+        """Like `one`, but what a call makes goes to `delivery` before it makes the next.
+
+        The result without its values; None where it was not made of what it told.
+        """
+        strict = self.wider is not None and _finite([source])
+        usual: list[torch.dtype] = []
+
+        def run(given: torch.Tensor, *, strict: bool) -> tuple[torch.Tensor | None, bool]:
+            """The result, and whether all of it was finite, as far as it got."""
+            assert self.steps is not None
+            told, good = 0, True
+
+            def tell(made: torch.Tensor) -> None:
+                nonlocal told, good
+                usual.append(made.dtype)
+                told += made.shape[2]
+                good = good and (self.wider is None or _finite([made]))
+                if strict and not good:
+                    raise _NotFinite
+                delivery.take(made.to(usual[0]))
+
+            delivery.begin()
+            self.before_call()
+            with suppress(_NotFinite), torch.no_grad(), self.steps(tell):
+                result = self.call(given.to(self.device).contiguous())
+                self.expect(result, (1, result.shape[1], *sizes))
+                empty = torch.empty((0, *result.shape[1:]), dtype=usual[0] if usual else None)
+                return (empty if told == sizes[0] else None), good
+            return None, False
+
+        left, good = run(source, strict=strict)
+        if strict and not good and self.wider is not None:
+            with self.wider() as dtype:
+                left, helped = run(source.to(dtype), strict=False)
+            self.redone(tuple(Span(0, size) for size in sizes), dtype, helped)
+        if left is not None:
+            self.after_call()
+        return left
+
     def _each(self, sources: Sequence[torch.Tensor], call: Call | None) -> list[torch.Tensor]:
         results = list(self._turns(sources, call))
         if call is None:
@@ -229,6 +285,10 @@ class Pieces:
             raise RuntimeError(
                 f"{self.name} gave {tuple(piece.shape)} where its traits promise {shape}"
             )
+
+
+class _NotFinite(Exception):
+    """What was made on the way to a result is to be made again, in a wider dtype."""
 
 
 def run_tiled(
@@ -308,18 +368,31 @@ def run_whole(
     batch: int,
     sizes: tuple[int, ...] | None,
     delivery: Delivery | None = None,
+    fill: Fill = is_whole,
 ) -> torch.Tensor:
     """Run `batch` items of `source` [B,C,…] at a time; the result [B,C,*sizes] is on the host.
 
     `sizes` None takes whatever sizes come. With a `delivery` all goes there, straight from the
-    device, and the result is empty.
+    device, and the result is empty; one clip of a network that goes in steps, step by step.
+    Before anything is read, `source` is filled so far: by items, or by the frames of one clip.
     """
     results = []
+    walks = pieces.steps is not None and source.shape[0] == 1
+    if delivery is not None and walks and sizes is not None:
+        fill(None)
+        left = pieces.on_its_way(source, delivery, sizes)
+        if left is not None:
+            return left
     if delivery is not None:
         pieces = replace(pieces, stay=True)
         delivery.begin()
-    for part in torch.split(source, batch):
-        piece = pieces.one(part, tuple(Span(0, size) for size in sizes or ()))
+    for at, part in enumerate(torch.split(source, batch)):
+        if source.dim() != 5:
+            fill((at + 1) * batch)
+        elif not walks:
+            fill(None)
+        with pieces.filled(fill) if walks and delivery is None else nullcontext():
+            piece = pieces.one(part, tuple(Span(0, size) for size in sizes or ()))
         if sizes is not None:
             pieces.expect(piece, (part.shape[0], piece.shape[1], *sizes))
         if delivery is None:

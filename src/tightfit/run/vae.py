@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -13,6 +14,7 @@ from tightfit.errors import UsageError
 from tightfit.plan.tiles import Axis
 
 Direction = Literal["encode", "decode"]
+Steps = AbstractContextManager[None]
 
 
 @dataclass(frozen=True)
@@ -111,6 +113,9 @@ class Vae:
             one of the last call, whose features the module kept; True begins a clip. Samples come
             or go in whole latent frames, but for the first of a clip. `reset` ends it. None where
             the module cannot.
+        steps: for the same VAEs: a context in which `encode` tells each piece in time that it is
+            about to read, and `decode` each that it made, on the host and within the range; the
+            result is made of them in order. None where the module goes in other steps.
         dtype: what it computes in.
         identity: a hash of the weights, or None.
         random: the weights are random.
@@ -123,6 +128,7 @@ class Vae:
     moments: Callable[[torch.Tensor], torch.Tensor] | None = None
     reset: Callable[[], None] = field(default=_nothing)
     onward: Callable[[Direction, torch.Tensor, bool], torch.Tensor] | None = None
+    steps: Callable[[Direction, Callable[[torch.Tensor], None]], Steps] | None = None
     dtype: torch.dtype = torch.float32
     identity: str | None = None
     random: bool = False

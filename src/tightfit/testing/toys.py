@@ -11,7 +11,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -66,7 +67,7 @@ def toy_vae(name: str, *, width: int = 16, seed: int = 0) -> Vae:
 
 def wrap_toy(module: nn.Module, traits: Traits) -> Vae:
     """A `Vae` around a module that has ``encode``, ``decode`` and, maybe, ``clear_cache``, and
-    ``encode_on`` and ``decode_on``, which go on where the last call ended."""
+    ``encode_on`` and ``decode_on``, which go on where the last call ended, and ``steps_told``."""
     toy: Any = module
     vae = Vae(module, traits, toy.encode, toy.decode, random=True)
     if hasattr(module, "clear_cache"):
@@ -74,6 +75,8 @@ def wrap_toy(module: nn.Module, traits: Traits) -> Vae:
     if hasattr(module, "decode_on"):
         ways = {"encode": toy.encode_on, "decode": toy.decode_on}
         vae = replace(vae, onward=lambda direction, x, first: ways[direction](x, first))
+    if hasattr(module, "steps_told"):
+        vae = replace(vae, steps=toy.steps_told)
     return vae
 
 
@@ -149,6 +152,7 @@ class _Clip(nn.Module):
         self.time_out = nn.Conv3d(width, 4 * width, (2, 1, 1))
         self.frame_out = nn.ModuleList([_conv(width, width) for _ in range(3)])
         self.to_colour = _conv(width, 3)
+        self._tell: dict[str, Callable[[torch.Tensor], None]] = {}
         self.clear_cache()
 
     def clear_cache(self) -> None:
@@ -167,6 +171,15 @@ class _Clip(nn.Module):
         self.clear_cache()
         return frames
 
+    @contextmanager
+    def steps_told(self, direction: str, tell: Callable[[torch.Tensor], None]) -> Iterator[None]:
+        """While inside, `tell` is given what each step will read, or what it made."""
+        self._tell = {direction: tell}
+        try:
+            yield
+        finally:
+            self._tell = {}
+
     def encode_on(self, x: torch.Tensor, first: bool) -> torch.Tensor:
         """[B,3,4n,H,W], or 1+4n frames that begin a clip."""
         latents = [self._encode_step(x[:, :, :1], first=True)] if first else []
@@ -181,6 +194,8 @@ class _Clip(nn.Module):
         return torch.cat(frames, dim=2)
 
     def _encode_step(self, x: torch.Tensor, *, first: bool) -> torch.Tensor:
+        if "encode" in self._tell:
+            self._tell["encode"](x)
         for at, layer in enumerate(self.frame_in):
             x = functional.silu(_per_frame(layer, x))
             self._feat[at] = x[:, :, -1:].clone()
@@ -204,7 +219,10 @@ class _Clip(nn.Module):
             x = _per_frame(lambda y: functional.interpolate(y, scale_factor=2.0), x)
             x = functional.silu(_per_frame(layer, x))
             self._feat[at] = x[:, :, -1:].clone()
-        return _per_frame(self.to_colour, x)
+        made = _per_frame(self.to_colour, x)
+        if "decode" in self._tell:
+            self._tell["decode"](made.detach().to("cpu"))
+        return made
 
 
 def _per_frame(layer: Callable[[torch.Tensor], torch.Tensor], x: torch.Tensor) -> torch.Tensor:
