@@ -53,6 +53,23 @@ def test_the_same_seed_gives_the_same_latents_at_two_budgets(
     assert all(line.startswith("info: decoded in") for line in printed.err.splitlines())
 
 
+def test_two_cards_share_the_networks_of_a_picture(tmp_path: Path) -> None:
+    """The picture is that of one card, and the report says which network was where."""
+    found = []
+    for name, card in (("one", ROOMY), ("two", "virtual:2x64MiB")):
+        out, report = tmp_path / f"{name}.png", tmp_path / f"{name}.json"
+        assert generate("--prompt", "a cat", "--report", str(report), out=out, card=card) == 0
+        with Image.open(out) as picture:
+            found.append(picture.tobytes())
+        networks = json.loads(report.read_text())["model"]["networks"]
+        where = {part: told["card"] for part, told in networks.items()}
+        assert len(set(where.values())) == (2 if name == "two" else 1)
+    assert where["unet"] != where["text_encoder"]
+    assert where["unet"] == "virtual:2x64MiB (card 0)"
+    assert found[0] == found[1]
+    assert generate("--prompt", "a cat", "--vram", "1MiB", out=out, card="virtual:2x64MiB") == 3
+
+
 def test_prompts_of_a_file_are_made_one_by_one_and_a_bad_line_is_told(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

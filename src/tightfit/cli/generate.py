@@ -121,7 +121,7 @@ def generate(
     resume: Annotated[
         bool, typer.Option("--resume", help="Go on with a job that was interrupted.")
     ] = False,
-    card: o.CardName = None,
+    card: o.CardNames = None,
     vram: o.Vram = None,
     reserve_vram: o.ReserveVram = None,
     vram_mode: o.VramMode = "auto",

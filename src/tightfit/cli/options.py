@@ -28,6 +28,15 @@ CardName = Annotated[
         rich_help_panel=_MEMORY,
     ),
 ]
+CardNames = Annotated[
+    str | None,
+    typer.Option(
+        "--card",
+        metavar="C",
+        help="cuda:0, cpu, virtual:SIZE or virtual:NAME; several: cuda:0,cuda:1, virtual:2x6GiB.",
+        rich_help_panel=_MEMORY,
+    ),
+]
 Vram = Annotated[
     str | None,
     typer.Option(

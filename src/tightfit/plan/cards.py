@@ -40,7 +40,11 @@ class OnCards:
 
 
 def on_cards(
-    parts: Sequence[Part], rooms: Sequence[int], *, fixed: Mapping[str, int] | None = None
+    parts: Sequence[Part],
+    rooms: Sequence[int],
+    *,
+    fixed: Mapping[str, int] | None = None,
+    home: int | None = None,
 ) -> OnCards:
     """Spread `parts` over cards, so that as few as possible have to leave or stream.
 
@@ -52,12 +56,14 @@ def on_cards(
         parts: at least one.
         rooms: bytes that may be taken of each card.
         fixed: by name, the card of those that somebody has decided on; they count first.
+        home: the card of the largest denoiser, unless that is fixed.
 
     Raises `ValueError` where there is no card, or `fixed` names one that is not there.
     """
     if not rooms or not parts:
         raise ValueError("there is nothing to spread, or no card for it")
-    fixed = fixed or {}
+    main = min(parts, key=lambda part: (_ORDER.index(part.role), -part.bytes))
+    fixed = {**({} if home is None else {main.name: home}), **(fixed or {})}
     if any(not 0 <= at < len(rooms) for at in fixed.values()):
         raise ValueError(f"cards are counted from 0 to {len(rooms) - 1}")
     left = list(rooms)
@@ -71,5 +77,4 @@ def on_cards(
             at = max(range(len(left)), key=lambda card: (left[card], -card))
         where[part.name] = at
         left[at] -= part.bytes
-    main = min(parts, key=lambda part: (_ORDER.index(part.role), -part.bytes))
     return OnCards({part.name: where[part.name] for part in parts}, where[main.name])

@@ -159,11 +159,13 @@ class Choice:
         told = dtype if random and dtype != "float32" else None
         return vae_spec(self.networks, self.spec), told
 
-    def refuse_too_large(self, order: Order, memory: Memory, dtype: torch.dtype | None) -> None:
+    def refuse_too_large(
+        self, order: Order, memory: Memory, dtype: torch.dtype | None, *, one_of_several: bool
+    ) -> None:
         """Raise `MemoryShortage` where a plan says that a text encoder or the denoiser cannot run.
 
-        Its VAE has more ways than a plan knows of, and its latents are kept. Nothing is said where
-        no plan can be made.
+        The denoiser alone, where the card is `one_of_several`. Its VAE has more ways than a plan
+        knows of, and its latents are kept. Nothing is said where no plan can be made.
         """
         if self.source is None:
             return
@@ -171,7 +173,11 @@ class Choice:
         plan = None
         with suppress(UsageError):
             plan = make_plan(
-                [part.spec for part in self.networks if part.stage != DECODE],
+                [
+                    part.spec
+                    for part in self.networks
+                    if part.stage == DENOISE or not (one_of_several or part.stage == DECODE)
+                ],
                 width=order.width,
                 height=order.height,
                 frames=order.frames,
@@ -236,6 +242,7 @@ def _networks(fitted: FittedPipeline) -> dict[str, Any]:
             "class": type(fitted.pipe.components[name]).__name__,
             "calls": spent.calls,
             "seconds": round(spent.seconds, 3),
+            "card": fitted.where[name],
         }
         for name, spent in fitted.times.items()
     }

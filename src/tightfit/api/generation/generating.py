@@ -21,7 +21,6 @@ from tightfit.adapters.live.orders import Order, Speech
 from tightfit.adapters.live.variants import by_scheduler, class_for, variant_of
 from tightfit.adapters.loading.whole import load_pipeline
 from tightfit.adapters.specs import parse_dtype
-from tightfit.api.fits import fit, unfit
 from tightfit.api.generation.choice import Choice
 from tightfit.api.generation.generated import SoFar, describe, failed, refused
 from tightfit.api.generation.making import Generated, Keeping, Making, kept_seed
@@ -32,7 +31,13 @@ from tightfit.api.generation.targets import check_target, names
 from tightfit.api.generation.timeline import Timeline
 from tightfit.api.memory import Memory
 from tightfit.api.result import Result
-from tightfit.api.sharing.pipelines import FittedPipeline, fitted_pipeline
+from tightfit.api.sharing.pipelines import (
+    FittedPipeline,
+    fit_pipeline,
+    fitted_pipeline,
+    unfit_pipeline,
+)
+from tightfit.api.sharing.session import open_any
 from tightfit.api.sharing.shared_vae import Codes
 from tightfit.api.work import Watching, dtype_name
 from tightfit.card import Card
@@ -74,7 +79,7 @@ def generate(
     base: str | None = None,
     weights: str | None = None,
     dtype: str = "auto",
-    card: str | Card | None = None,
+    card: str | Card | Sequence[str | Card] | None = None,
     vram: str | int | None = None,
     reserve: str | int | None = None,
     mode: str = "auto",
@@ -112,7 +117,9 @@ def generate(
         base: where the rest of the pipeline comes from, if `pipeline` is one file.
         weights: ``bf16`` or ``fp8``, what weights become while they are loaded.
         dtype: to compute in; ``auto`` is as stored.
-        card, vram, reserve, mode, pack, allocator: the memory options, as for `fit`.
+        card, vram, reserve, mode, pack, allocator: the memory options, as for `fit`. Several cards,
+            as ``cuda:0,cuda:1`` or a list, share the networks; the denoiser has the one with the
+            most room.
         latents: a file in which the latents stay; else they are kept until all is written.
         preview: a picture (PNG, WebP, JPEG) of how far it is, renewed after a step, at most once a
             second: the latents that are expected at the end, one colour for each place of them. No
@@ -166,8 +173,14 @@ def generate(
     if first is None:
         first = _drawn_seed(target, num, len(prompts) if several else None, resume=resume)
     asked = parse_dtype(dtype)
+    cards = () if card is None else _roomiest_first(card)
     memory = chosen.memory(
-        card=card, vram=vram, reserve=reserve, mode=mode, allocator=allocator, dtype=asked
+        card=cards[0] if cards else None,
+        vram=vram,
+        reserve=reserve,
+        mode=mode,
+        allocator=allocator,
+        dtype=asked,
     )
     codes = Codes(parse_tile(tile, overlap), estimate, allow_cpu, watching.progress)
     computed, note = chosen.computes_in(asked, memory, weights)
@@ -177,6 +190,9 @@ def generate(
         speech=speech,
         order=order,
         memory=memory,
+        cards=cards or (memory.card,),
+        vram=vram,
+        reserve=reserve,
         loras=files,
         dtype=computed,
         note=note,
@@ -197,7 +213,9 @@ def generate(
     task.timeline.begins("load", since=started)
     if estimate and weights is None:
         _refuse_too_large(task)
-    with leaving_nothing(memory.card):
+    with ExitStack() as stack:
+        for each in task.cards:
+            stack.enter_context(leaving_nothing(each))
         made, report = _made(task, prompts, several=several)
     gc.collect()  # schedulers keep tensors on the card, and pipelines are cycles
     return Result(tuple(made), replace(report, after_bytes=memory.card.read().allocated))
@@ -212,6 +230,9 @@ class _Task:
     speech: Speech
     order: Order
     memory: Memory
+    cards: tuple[Card, ...]
+    vram: str | int | None
+    reserve: str | int | None
     loras: tuple[tuple[Path, float], ...]
     dtype: torch.dtype | None
     note: str | None
@@ -233,7 +254,8 @@ class _Task:
 def _refuse_too_large(task: _Task) -> None:
     """What cannot run within the budget, as far as a plan can tell."""
     try:
-        task.chosen.refuse_too_large(task.order, task.memory, task.dtype)
+        several = len(task.cards) > 1
+        task.chosen.refuse_too_large(task.order, task.memory, task.dtype, one_of_several=several)
     except MemoryShortage as error:
         about = task.chosen.about(None)
         error.report = refused(error, task.memory, about, task.before, task.started)
@@ -350,17 +372,31 @@ def _ready(task: _Task) -> Iterator[tuple[Any, FittedPipeline]]:
             stack.enter_context(by_scheduler(pipe, task.scheduler))
         stack.enter_context(wearing(pipe, task.loras))
         if there is None:
-            fit(
+            fit_pipeline(
                 pipe,
-                card=memory.card,
-                vram=memory.budget,
-                reserve=memory.reserve,
+                open_all=lambda: task.cards,
+                vram=task.vram,
+                reserve=task.reserve,
                 mode=memory.mode,
                 pack=task.pack,
+                home=0,
             )
-            stack.callback(lambda: unfit(pipe))
+            stack.callback(lambda: unfit_pipeline(pipe))
             there = fitted_pipeline(pipe)
         yield pipe, there
+
+
+def _roomiest_first(card: str | Card | Sequence[str | Card]) -> tuple[Card, ...]:
+    """Of equal ones, as they were named."""
+    one = isinstance(card, (str, Card))
+    opened = open_any(card, None) if one else open_any(None, card)  # type: ignore[arg-type]
+    now = {each.device: each.read() for each in opened}
+
+    def room(each: Card) -> int:
+        usable = now[each.device].usable
+        return now[each.device].total if usable is None else usable
+
+    return tuple(sorted(opened, key=room, reverse=True))
 
 
 @contextmanager

@@ -82,6 +82,11 @@ class FittedPipeline:
         return {name: self._on(name).card for name in self._parts}
 
     @property
+    def where(self) -> dict[str, str]:
+        """By name of each part, what its card is called."""
+        return {name: self._on(name).named for name in self._parts}
+
+    @property
     def budget(self) -> Budget:
         """Bytes that it may use of that, and what is kept free for others."""
         return self.shared.budget
@@ -133,9 +138,9 @@ class FittedPipeline:
 
     def explain(self) -> str:
         """A line for each network: where its weights are now; then who rested for whom."""
-        several = len(self._every) > 1
+        several, where = len(self._every) > 1, self.where
         lines = [
-            part.explain(name) + (f", on {self._on(name).named}" if several else "")
+            part.explain(name) + (f", on {where[name]}" if several else "")
             for name, part in self._parts.items()
         ]
         lines += [f"{name}: {count} calls in two halves" for name, count in self.halved.items()]
@@ -236,6 +241,7 @@ def fit_pipeline(
     pack: str,
     compute: str | Mapping[str, str] = "auto",
     where: Mapping[str, int] | None = None,
+    home: int | None = None,
 ) -> None:
     """Fit every network of `pipe`, which has the cards to itself; see `tightfit.fit`."""
     wish = BudgetWish.of(vram, reserve)
@@ -248,17 +254,22 @@ def fit_pipeline(
         SharedCard(card, budget, one_of_several=several, number=at if several else None)
         for at, (card, budget) in enumerate(zip(cards, budgets, strict=True))
     ]
-    keep(spread(pipe, shared, where or {}), mode=mode, pack=pack, compute=compute)
+    keep(spread(pipe, shared, where, home=home), mode=mode, pack=pack, compute=compute)
 
 
 def spread(
-    pipe: Any, shared: Sequence[SharedCard], where: Mapping[str, int] | None = None
+    pipe: Any,
+    shared: Sequence[SharedCard],
+    where: Mapping[str, int] | None = None,
+    *,
+    home: int | None = None,
 ) -> FittedPipeline:
     """`pipe`, not fitted yet, with each of its parts on one of these cards.
 
-    `where` says which, by place, for parts that somebody has decided on; the others go where most
-    room is left (`tightfit.plan.cards`). Raises `UsageError` for parts and cards that are not
-    there.
+    `where` says which, by place, for parts that somebody has decided on, and `home` for the largest
+    denoiser; the others go where most room is left (`tightfit.plan.cards`).
+
+    Raises `UsageError` for parts and cards that are not there.
     """
     if len(shared) == 1 and not where:
         return FittedPipeline(pipe, shared[0])
@@ -272,10 +283,10 @@ def spread(
                 f"`{name}` is to be on card {at}, and there are {len(shared)}, counted from 0."
             )
     parts = [Part(each.name, weight_bytes(each.module), _role(each)) for each in components]
-    found = on_cards(parts, [each.shelf.room() for each in shared], fixed=where)
-    home = shared[found.home]
+    found = on_cards(parts, [each.shelf.room() for each in shared], fixed=where, home=home)
+    own = shared[found.home]
     elsewhere = {name: shared[at] for name, at in found.where.items() if at != found.home}
-    return FittedPipeline(pipe, home, elsewhere)
+    return FittedPipeline(pipe, own, elsewhere)
 
 
 def _role(component: Component) -> Role:
