@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -59,6 +60,21 @@ class Settings:
 def environ_with_events(path: Path) -> dict[str, str]:
     """The environment of a process that appends its events to `path`."""
     return {**os.environ, EVENTS_VARIABLE: str(path)}
+
+
+@contextmanager
+def environ_with(values: Mapping[str, str]) -> Iterator[None]:
+    """While inside, the environment says `values`, where it is silent: for processes started here.
+
+    What a user has set is never changed.
+    """
+    added = {name: value for name, value in values.items() if name not in os.environ}
+    os.environ.update(added)
+    try:
+        yield
+    finally:
+        for name in added:
+            os.environ.pop(name, None)
 
 
 def choose_allocator(name: str) -> None:
