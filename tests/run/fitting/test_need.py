@@ -9,6 +9,9 @@ import torch
 from torch import nn
 
 from tests.streaming import Net
+from tightfit.adapters.libraries import quiet
+from tightfit.adapters.loading.whole import find_pipeline
+from tightfit.adapters.parts import load_part
 from tightfit.card import open_card
 from tightfit.errors import UsageError
 from tightfit.run.fitting.need import Call, Need, need_and_order, need_of, order_of
@@ -78,3 +81,51 @@ def test_one_run_refuses_what_two_would() -> None:
     call = Call("forward", (torch.ones(3, 4),), {})
     with pytest.raises(UsageError, match="is written to in calls"):
         need_and_order(module, call, open_card("virtual:1GiB"))
+
+
+class Masked(nn.Module):
+    """Asks whether its mask hides anything: only then it makes something as large as the input."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(64, 64)
+
+    def forward(self, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        if not mask.all():
+            x = x * mask + x.flip(0)
+        result: torch.Tensor = self.layer(x)
+        return result
+
+
+def test_a_network_that_asks_for_a_truth_needs_what_the_worse_answer_takes() -> None:
+    """Whatever the mask of this call is; and its order is one."""
+    module, x = Masked().eval(), torch.ones(64, 64)
+    mask = torch.ones(64, 64, dtype=torch.bool)
+    call = Call("forward", (x, mask), {})
+    need, order = need_and_order(module, call, open_card("virtual:1GiB"))
+    assert need.problem is None
+    assert need.dry is not None
+    assert need.dry >= 3 * x.nbytes
+    assert order is not None
+    assert order.uses == ("layer",)
+
+
+def test_where_answers_lead_to_different_weights_no_order_is_told() -> None:
+    """What is needed is."""
+    call = Call("forward", (torch.ones(4, 16),), {})
+    need, order = need_and_order(Looking(), call, open_card("virtual:1GiB"))
+    assert need.problem is None
+    assert order is None
+
+
+@pytest.mark.parametrize("spec", ["flux.2-dev-mini", "qwen-image-mini", "wan2.1-t2v-1.3b-mini"])
+def test_text_encoders_that_are_given_masks_are_told_beforehand(spec: str) -> None:
+    """Those of transformers look whether a mask hides anything."""
+    (part,) = [p for p in find_pipeline(f"random:{spec}").parts if p.name == "text_encoder"]
+    with quiet():
+        module = load_part(part, dtype=torch.float32)
+    ids = torch.zeros(1, 24, dtype=torch.long)
+    call = Call("forward", (), {"input_ids": ids, "attention_mask": torch.ones_like(ids)})
+    need, order = need_and_order(module, call, open_card("virtual:1GiB"))
+    assert need.problem is None
+    assert order is not None
