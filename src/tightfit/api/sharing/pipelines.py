@@ -37,8 +37,7 @@ class Spent:
 
     Attributes:
         calls: that were made of it.
-        seconds: in them, with what its weights took to come; until the card was done where another
-            network came next.
+        seconds: in them, with what its weights took to come, until the card was done with them.
     """
 
     calls: int

@@ -15,9 +15,11 @@ from torch import nn
 from tightfit.adapters.live.pipeline import answer_for
 from tightfit.api.fitting import dtype_of, fit_at_rest, refuse_fitted, refuse_unsupported, unfit
 from tightfit.api.sharing.taken import Alone, Taken
+from tightfit.api.sharing.timesheet import Timesheet
 from tightfit.card import Card
 from tightfit.errors import UsageError
 from tightfit.place import alone
+from tightfit.place.lanes import compute_of
 from tightfit.plan.budget import Budget
 from tightfit.plan.room import room_left
 from tightfit.run.cancel import Cancel
@@ -83,6 +85,7 @@ class SharedCard:
         self._models: dict[nn.Module, Taken] = {}
         self._depth = 0
         self._last: Taken | None = None
+        self._times = Timesheet(compute_of(card))
 
     @property
     def named(self) -> str:
@@ -226,11 +229,8 @@ class SharedCard:
                 try:
                     self._obey(taken)
                     self._charge(taken)
-                    start = time.perf_counter()
-                    try:
+                    with self._times.call(taken):
                         yield cancel
-                    finally:
-                        taken.seconds += time.perf_counter() - start
                 finally:
                     self._depth -= 1
 
@@ -382,7 +382,7 @@ class SharedCard:
         start = time.perf_counter()
         self.card.sync()
         seconds = time.perf_counter() - start
-        self._last.seconds += seconds
+        self._times.settle()
         self._tell_wait(f"{self._last.name} is done before another comes", seconds)
 
     def _tell_wait(self, reason: str, seconds: float) -> None:
