@@ -11,10 +11,12 @@ import torch
 from torch import nn
 
 from tightfit.adapters import parse_dtype
+from tightfit.api.entry import Entry
 from tightfit.api.latent import check_latent, frames_of, latent_file, pick
 from tightfit.api.memory import open_memory
+from tightfit.api.reading import Reading
 from tightfit.api.result import Frames, Result
-from tightfit.api.sources import Footage, Selection, looking, read
+from tightfit.api.sources import Selection
 from tightfit.api.work import Chosen, Watching, Work
 from tightfit.api.writing import FrameSink, Target
 from tightfit.card import Card
@@ -24,7 +26,7 @@ from tightfit.media.clip import parse_frames, parse_seconds
 from tightfit.media.latents import LatentFile, load_latent, probe_latent
 from tightfit.media.sound import write_sound
 from tightfit.plan.tilesize import TileWish, check_wish
-from tightfit.run.framing import Padding, sound_to_source, to_source
+from tightfit.run.intake import Given
 from tightfit.run.job import Evict, Request
 from tightfit.run.vae import Traits, Vae
 
@@ -32,7 +34,7 @@ _PADS = ("repeat", "trim")
 
 
 def encode(
-    source: str | Path | torch.Tensor,
+    source: str | Path | torch.Tensor | Reading,
     *,
     vae: str | nn.Module | Vae | Chosen,
     card: str | Card | None = None,
@@ -60,7 +62,7 @@ def encode(
     A tensor is [3,H,W] or [T,3,H,W] in 0..1, or, for a VAE of sound, [C,L] in -1..1.
 
     Args:
-        source: a path or a host tensor.
+        source: a path or a host tensor, or one that is being read in the way that is asked for.
         vae: a SPEC (``random:NAME``, ``mini:NAME``, folder, file, hub id), a VAE module of
             diffusers, a `Vae`, or one that several jobs share.
         card, vram, reserve, tile, overlap: the memory options; sizes as text or bytes.
@@ -73,8 +75,12 @@ def encode(
         sample: draw from the posterior with this seed; None takes its mode.
         evict: frees so many bytes of idle models when asked, and says how many it freed.
 
-    Raises `UsageError` and `InputError` before any weight is read, `MemoryShortage` before or
-    after trying; then nothing is held on the card.
+    A clip is read while the VAE is loaded, and while its first frames are encoded, where the VAE
+    walks through time.
+
+    Raises `UsageError` and `InputError`: before any weight is read for what can be seen of a
+    source without reading it, and for a clip that is damaged further on when that is found;
+    `MemoryShortage` before or after trying. Then nothing is held on the card.
     """
     started = time.perf_counter()
     watching = watching or Watching()
@@ -98,35 +104,21 @@ def encode(
         estimate=estimate,
         allow_cpu=allow_cpu,
     )
-    with looking(source, selection) as seen:
-        chosen = Chosen.of(vae)
-        _check_wish(memory.wish, chosen.traits)
-        footage = read(source, selection, seen, chosen.traits)
-    samples, padding = _batch(footage, chosen.traits, trim=pad == "trim")
     request = Request(
         memory.budget, memory.reserve, memory.wish, memory.estimate, evict, sample, allow_cpu
     )
-    work = Work(chosen, "encode", memory, request, watching, footage.about, started)
-    work.adjusted.extend(footage.notes)
-    if padding.frames:
-        work.adjusted.append(
-            f"padded {footage.frames.shape[0]} frames to "
-            f"{footage.frames.shape[0] + padding.frames}, trimmed back after decoding"
-        )
-    if padding.dropped:
-        work.adjusted.append(f"left out {padding.dropped} frames at the end")
-    if chosen.traits.axes == 1 and padding.right:
-        work.adjusted.append(f"padded by {padding.right} samples, trimmed back after decoding")
-    elif padding.bottom or padding.right:
-        height, width = footage.frames.shape[-2:]
-        work.adjusted.append(
-            f"padded {width}x{height} to {width + padding.right}x{height + padding.bottom}, "
-            "cropped back after decoding"
-        )
-    outcome, loaded = work.run(samples, asked)
-    file = latent_file(outcome.value, loaded, footage, padding.as_dict())
-    about = {"shape": list(outcome.value.shape), "dtype": file.dtype}
-    return Result(file, work.report(outcome, about))
+    with source if isinstance(source, Reading) else Reading(source, selection) as reading:
+        reading.seen()
+        chosen = Chosen.of(vae)
+        _check_wish(memory.wish, chosen.traits)
+        reading.whom(chosen.traits)
+        reading.go()
+        work = Work(chosen, "encode", memory, request, watching, {}, started)
+        entry = Entry(reading, chosen.traits, work, trim=pad == "trim")
+        outcome, loaded = entry.run(lambda intake: work.run(intake, asked))
+        file = latent_file(outcome.value, loaded, entry.footage, entry.padding.as_dict())
+        about = {"shape": list(outcome.value.shape), "dtype": file.dtype}
+        return Result(file, work.report(outcome, about))
 
 
 def decode(
@@ -188,7 +180,7 @@ def decode(
     if target is not None and chosen.traits.axes != 1:
         with FrameSink(target, content, chosen.traits) as sink:
             work.delivery = sink
-            outcome, loaded = work.run(values, asked)
+            outcome, loaded = work.run(Given(values), asked)
         frames = sink.left()
         work.adjusted.extend(sink.notes)
         made: dict[str, Any] = {
@@ -197,7 +189,7 @@ def decode(
             "height": sink.height,
         }
     else:
-        outcome, loaded = work.run(values, asked)
+        outcome, loaded = work.run(Given(values), asked)
         frames = frames_of(outcome.value, loaded.traits, content)
         shape = frames.pixels.shape
         made = {"frames": shape[0], "width": shape[-1], "height": shape[-2]}
@@ -213,15 +205,6 @@ def decode(
     if target is not None:
         made["path"] = str(target.path)
     return Result(frames, work.report(outcome, made))
-
-
-def _batch(footage: Footage, traits: Traits, *, trim: bool) -> tuple[torch.Tensor, Padding]:
-    """What is read as the VAE takes it; samples that were added to sound count as columns."""
-    if traits.axes != 1:
-        return to_source(footage.frames, traits, trim=trim)
-    assert footage.sound is not None
-    samples, added = sound_to_source(footage.sound.samples, traits)
-    return samples, Padding(right=added)
 
 
 def selected(

@@ -18,7 +18,7 @@ from tightfit.media.frame_folder import read_frame_folder
 from tightfit.media.info import MediaInfo, look_into, probe
 from tightfit.media.picture import read_picture
 from tightfit.media.samples import as_floats
-from tightfit.media.shots import Source
+from tightfit.media.shots import Follower, Source
 from tightfit.media.sound import Sound, SoundPart, read_sound
 from tightfit.run.vae import Traits
 
@@ -120,8 +120,11 @@ def read(
     selection: Selection,
     seen: Seen | None = None,
     traits: Traits | None = None,
+    follower: Follower | None = None,
 ) -> Footage:
     """Read what was `seen`, for a VAE of these `traits`: sound for one of sound.
+
+    `follower` is told of each frame of a clip.
 
     Raises `InputError` where the file is damaged, `UsageError` where the VAE takes something else.
     """
@@ -136,7 +139,7 @@ def read(
         raise UsageError(f"{source} is sound, and the VAE takes pictures: give --vae one of sound.")
     if info.kind == "picture":
         return _picture(path, selection, info)
-    clip = _clip(path, selection, None if seen is None else seen.film)
+    clip = _clip(path, selection, None if seen is None else seen.film, follower)
     sound = None if clip.sound is None else read_sound(path, clip.sound)
     return Footage(
         clip.pixels,
@@ -161,8 +164,9 @@ def _picture(path: Path, selection: Selection, info: MediaInfo) -> Footage:
     )
 
 
-def _clip(path: Path, selection: Selection, film: Source | None) -> Clip:
+def _clip(path: Path, selection: Selection, film: Source | None, follower: Follower | None) -> Clip:
     terms: dict[str, Any] = {
+        "follower": follower,
         "frames": selection.frames,
         "seconds": selection.seconds,
         "background": selection.background,

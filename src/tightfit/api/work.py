@@ -27,6 +27,7 @@ from tightfit.report.record import Report
 from tightfit.run.cancel import Cancel
 from tightfit.run.delivery import Delivery
 from tightfit.run.estimate import Estimate
+from tightfit.run.intake import Intake
 from tightfit.run.job import Job, Request
 from tightfit.run.ladder import Attempt, Lessons
 from tightfit.run.outcome import Outcome
@@ -122,7 +123,10 @@ class Chosen:
 
 @dataclass
 class Work:
-    """One job with everything that its report needs."""
+    """One job with everything that its report needs.
+
+    `before_report` is called once, before the report is made, by who knows the rest only then.
+    """
 
     chosen: Chosen
     direction: Direction
@@ -135,8 +139,9 @@ class Work:
     warnings: list[str] = field(default_factory=list)
     loaded: Vae | None = None
     delivery: Delivery | None = None
+    before_report: Callable[[], None] = lambda: None
 
-    def run(self, values: torch.Tensor, asked: torch.dtype | None) -> tuple[Outcome, Vae]:
+    def run(self, values: Intake, asked: torch.dtype | None) -> tuple[Outcome, Vae]:
         """Load the VAE and run; an error for want of memory carries the report."""
         before = self.memory.card.read().allocated
         lessons, calibrations = self._learnt()
@@ -182,9 +187,7 @@ class Work:
         folder = Settings.from_environ().cache_dir
         return Lessons(folder / "lessons.json"), Calibrations(folder / "calibrations.json")
 
-    def _load(
-        self, values: torch.Tensor, asked: torch.dtype | None, calibrations: Calibrations
-    ) -> Vae:
+    def _load(self, values: Intake, asked: torch.dtype | None, calibrations: Calibrations) -> Vae:
         ready, source = self.chosen.ready, self.chosen.source
         if ready is not None:
             if asked not in (None, ready.dtype):
@@ -215,7 +218,7 @@ class Work:
                 self.direction,
                 self.memory.card,
                 self.request,
-                tuple(values.shape),
+                values.shape,
                 calibrations=calibrations,
             )
         return self.chosen.load(source, dtype)
@@ -231,6 +234,7 @@ class Work:
 
     def report(self, outcome: Outcome, output: dict[str, Any]) -> Report:
         """For a job that was done."""
+        self.before_report()
         warnings = [*self.warnings, *outcome.notes]
         if not outcome.exact:
             bound = outcome.attempt.error_bound
@@ -266,6 +270,7 @@ class Work:
 
     def _failed(self, error: MemoryShortage, before: int | None) -> Report:
         """For a job that was refused, or of which no rung held; `before` was allocated then."""
+        self.before_report()
         tries = [each for each in error.attempts if isinstance(each, Attempt)]
         coded = [each.baseline_bytes for each in tries if each.stage == self.direction]
         return Report(

@@ -25,11 +25,13 @@ from tightfit.media import still
 from tightfit.media.animation import animation
 from tightfit.media.background import WHITE, Colour, flatten, name_background
 from tightfit.media.files import check_readable
-from tightfit.media.shots import Pixels, Shot, Source, at_rate, average_rate, steady_rate
+from tightfit.media.shots import Follower, Pixels, Shot, Source, at_rate, average_rate, steady_rate
 from tightfit.media.sound import SoundPart
 
 _MOST_FPS = 1000
 _GROWTH = 16  # frames
+_LEAST = 8
+"""Bytes that a frame takes of any file, however little happens in it."""
 _WORKERS = min(4, os.cpu_count() or 1)
 _AHEAD = 2 * _WORKERS
 """Decoded frames that wait to be converted: few, so that memory follows what is asked for."""
@@ -77,6 +79,7 @@ def read_clip(
     background: Colour = WHITE,
     keep_alpha: bool = False,
     opened: Source | None = None,
+    follower: Follower | None = None,
 ) -> Clip:
     """Read a film (MP4, MKV, WebM …) or an animation (GIF, WebP, PNG).
 
@@ -84,7 +87,8 @@ def read_clip(
     its start up to but not at its end; then `frames` counts among those. Host memory follows what
     is asked for: other frames are neither converted nor kept, and nothing behind the last one is
     read. Frames are converted by other threads while the next ones are decoded. `opened` is the
-    file, open, where somebody looked into it before; its frames are drawn once.
+    file, open, where somebody looked into it before; its frames are drawn once. `follower` is told
+    of each frame.
 
     Raises `InputError` where the file is no clip, is cut off or damaged before the last frame
     asked for, or has none of the frames asked for; `UsageError` on an `fps` beyond 0..1000 and on
@@ -99,7 +103,9 @@ def read_clip(
     opening = _open(path) if opened is None else nullcontext(opened)
     with opening as source, ThreadPoolExecutor(_WORKERS) as pool:
         shots = _within(source.shots(), fps, seconds)
-        pile = _Frames(keep_alpha)
+        alone = fps is None and seconds is None
+        expected = _expected(source, wanted, path) if alone else None
+        pile = _Frames(keep_alpha, background, expected, follower)
         times: list[Fraction] = []
         length = None
         coming: deque[Future[Pixels]] = deque()
@@ -108,9 +114,9 @@ def read_clip(
             times.append(shot.time)
             length = shot.length
             if len(coming) > _AHEAD:
-                pile.add(coming.popleft().result(), background)
+                pile.add(coming.popleft().result())
         for each in coming:
-            pile.add(each.result(), background)
+            pile.add(each.result())
     if not times:
         raise InputError(f"{path} has no frame {_place(wanted, seconds)}; ask for earlier ones.")
     notes = list(source.notes)
@@ -228,25 +234,45 @@ def spell(wanted: slice) -> str:
     return ":".join(parts[: 3 if parts[2] else 2])
 
 
-class _Frames:
-    """A pile of equal frames that grows in place, so that no second copy is ever held."""
+def _expected(source: Source, wanted: slice, path: Path) -> int | None:
+    """How many frames come, as far as a header can be trusted: each takes some bytes of a file."""
+    if source.frames is None or source.frames > path.stat().st_size // _LEAST:
+        return None
+    return len(range(source.frames)[wanted]) or None
 
-    def __init__(self, keep_alpha: bool) -> None:
+
+class _Frames:
+    """A pile of equal frames of which there is never a second copy for long.
+
+    Where it is known how many come they have their place from the start, so that others may read
+    them meanwhile; else the pile grows in place.
+    """
+
+    def __init__(
+        self, keep_alpha: bool, background: Colour, expected: int | None, follower: Follower | None
+    ) -> None:
         self.showed_through = False
-        self._keep_alpha = keep_alpha
-        self._piles = [_Pile(), _Pile()] if keep_alpha else [_Pile()]
+        self._keep_alpha, self._background, self._follower = keep_alpha, background, follower
+        self._piles = [_Pile(expected) for _ in range(2 if keep_alpha else 1)]
         self._had_alpha = False
 
-    def add(self, samples: Pixels, background: Colour) -> None:
-        """One more frame [H,W,3|4], laid over `background`."""
+    def add(self, samples: Pixels) -> None:
+        """One more frame [H,W,3|4], laid over the background."""
         if samples.shape[2] == 4:
             self._had_alpha = True
             top = np.iinfo(samples.dtype).max
             self.showed_through = self.showed_through or bool(samples[:, :, 3].min() < top)
-        flat = flatten(samples, background, keep_alpha=self._keep_alpha)
-        self._piles[0].add(flat[:, :, :3])
+        flat = flatten(samples, self._background, keep_alpha=self._keep_alpha)
+        colours = self._piles[0]
+        colours.add(flat[:, :, :3])
         if self._keep_alpha:
             self._piles[1].add(flat[:, :, 3:])
+        if self._follower is None:
+            return
+        whole = colours.whole()
+        if colours.count == 1 and whole is not None:
+            self._follower.begins(whole)
+        self._follower.laid(colours.count, sum(pile.nbytes for pile in self._piles))
 
     def tensors(self) -> tuple[torch.Tensor, torch.Tensor | None]:
         """All colours, and their alpha where it was to be kept; the last call on this pile."""
@@ -257,23 +283,54 @@ class _Frames:
 class _Pile:
     """Of planes."""
 
-    def __init__(self) -> None:
+    def __init__(self, expected: int | None) -> None:
+        self.count = 0
+        self._expected = expected
         self._rows: npt.NDArray[Any] = np.empty((0, 0), np.uint8)
         self._shape: tuple[int, ...] = ()
-        self._count = 0
+
+    @property
+    def nbytes(self) -> int:
+        """Of what was added."""
+        return int(self.count * self._rows.shape[1] * self._rows.itemsize)
 
     def add(self, pixels: npt.NDArray[Any]) -> None:
         planes = pixels.transpose(2, 0, 1)
-        if not self._count:
-            self._shape = planes.shape
-            self._rows = np.empty((0, planes.size), planes.dtype)
-        if self._count == len(self._rows):
-            more = max(_GROWTH, self._count // 8)
-            self._rows.resize((self._count + more, planes.size), refcheck=False)
-        self._rows[self._count].reshape(self._shape)[:] = planes
-        self._count += 1
+        if not self.count:
+            self._begin(planes)
+        if self.count == len(self._rows):
+            self._grow()
+        self._rows[self.count].reshape(self._shape)[:] = planes
+        self.count += 1
+
+    def whole(self) -> torch.Tensor | None:
+        """The places of all that are expected, [T,C,H,W]; None where that is not known."""
+        if self._expected is None:
+            return None
+        return torch.from_numpy(self._rows).view(len(self._rows), *self._shape)
 
     def tensor(self) -> torch.Tensor:
         """Everything added, [T,C,H,W]; the last call on this pile."""
-        self._rows.resize((self._count, self._rows.shape[1]), refcheck=False)
-        return torch.from_numpy(self._rows).view(self._count, *self._shape)
+        if self._expected is None:
+            self._rows.resize((self.count, self._rows.shape[1]), refcheck=False)
+        rows = torch.from_numpy(self._rows)
+        return rows[: self.count].view(self.count, *self._shape)
+
+    def _begin(self, planes: npt.NDArray[Any]) -> None:
+        """Places for all, of which the system gives those that are filled."""
+        self._shape = planes.shape
+        try:
+            self._rows = np.empty((self._expected or 0, planes.size), planes.dtype)
+        except MemoryError:
+            self._expected = None
+            self._rows = np.empty((0, planes.size), planes.dtype)
+
+    def _grow(self) -> None:
+        more = self.count + max(_GROWTH, self.count // 8)
+        if self._expected is None:
+            self._rows.resize((more, self._rows.shape[1]), refcheck=False)
+            return
+        # Somebody may be reading those that are there, so they stay where they are.
+        rows = np.empty((more, self._rows.shape[1]), self._rows.dtype)
+        rows[: self.count] = self._rows
+        self._rows, self._expected = rows, None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import struct
 import threading
 from collections.abc import Generator, Iterator
@@ -28,6 +29,8 @@ _LIMITS = {
     "protocol_whitelist": "file",
     "format_whitelist": "mov,mp4,m4a,3gp,3g2,mj2,matroska,webm,avi,mpegts,mpeg,ogg,flv",
 }
+_DECODERS = min(8, os.cpu_count() or 1)
+"""Threads of the decoder. It gives no frame before each of them has one, so more cost time."""
 _PICTURE_BRANDS = {"heic", "heix", "mif1", "avif"}
 _HDR = {int(ColorTrc.SMPTE2084), int(ColorTrc.ARIB_STD_B67)}
 
@@ -70,6 +73,7 @@ def _picture_stream(container: Any, path: Path) -> Any:
     for stream in container.streams.video:
         if not stream.disposition & Disposition.attached_pic:
             stream.thread_type = "AUTO"
+            stream.thread_count = _DECODERS
             return stream
     raise InputError(f"Cannot read {path}: it holds no moving picture; give a film or a picture.")
 

@@ -22,6 +22,7 @@ from tightfit.media.files import FOLDER, check_readable, check_writable, whole_f
 from tightfit.media.picture import read_picture
 from tightfit.media.picture_writer import encode_png
 from tightfit.media.samples import to_samples
+from tightfit.media.shots import Follower
 
 _KINDS = {".png", ".jpg", ".jpeg", ".webp", ".tif", ".tiff", ".avif"}
 
@@ -58,6 +59,7 @@ def read_frame_folder(
     seconds: Seconds | None = None,
     background: Colour = WHITE,
     keep_alpha: bool = False,
+    follower: Follower | None = None,
 ) -> Clip:
     """Read the pictures of `folder` as a clip that plays at `fps`.
 
@@ -94,6 +96,10 @@ def read_frame_folder(
                 alpha = torch.full_like(pixels[:, :1], opaque)
             kept = to_samples(picture.alpha[None], goal=folder, channels=(1,), bits=bits)
             alpha[row] = kept[0]
+        if follower is not None:
+            if not row:
+                follower.begins(pixels)
+            follower.laid(row + 1, (row + 1) * pixels[0].nbytes)
     assert pixels is not None
     times = tuple(float(index / fps) for index in chosen)
     return Clip(pixels, fps / chosen.step, times, tuple(notes), alpha)

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any
+from typing import Any, Protocol
 
 import numpy.typing as npt
+import torch
 
 Pixels = npt.NDArray[Any]
 """Samples [H,W,C]: uint8 in 0..255 or uint16 in 0..65535."""
@@ -55,6 +56,20 @@ class Source:
     shots: Callable[[], Iterator[Shot]]
     notes: tuple[str, ...]
     origin: Fraction = Fraction(0)
+
+
+class Follower(Protocol):
+    """Is told how far the reading of a clip has come, by the thread that reads it."""
+
+    def begins(self, frames: torch.Tensor) -> None:
+        """All frames that are expected, [T,3,H,W], of which the first is there.
+
+        Not called where nobody knows how many come. Where others come in the end, the clip has
+        another tensor.
+        """
+
+    def laid(self, count: int, size: int) -> None:
+        """So many frames are there, of so many bytes in all; may wait, and may raise to stop."""
 
 
 def at_rate(shots: Iterable[Shot], fps: Fraction) -> Iterator[Shot]:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import logging
 import struct
+import threading
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -55,6 +56,35 @@ class Planes:
     notes: tuple[str, ...] = ()
 
 
+class _Silence:
+    """While any thread is inside, Pillow's warnings are not shown.
+
+    It warns of large pictures, which are what the user asked for (it refuses those twice as
+    large), and of damaged EXIF data, which then count as none. `warnings.catch_warnings` is for
+    one thread: two that overlap would leave each other's filters behind.
+    """
+
+    def __init__(self) -> None:
+        self._lock, self._inside = threading.Lock(), 0
+        self._filter: Any = None
+
+    def __enter__(self) -> None:
+        with self._lock:
+            self._inside += 1
+            if self._inside == 1:
+                warnings.filterwarnings("ignore", module=r"PIL\.")
+                self._filter = warnings.filters[0]
+
+    def __exit__(self, *error: object) -> None:
+        with self._lock:
+            self._inside -= 1
+            if not self._inside and self._filter in warnings.filters:
+                cast(list[Any], warnings.filters).remove(self._filter)
+
+
+_silence = _Silence()
+
+
 @contextmanager
 def open_still(path: Path) -> Iterator[Image.Image]:
     """Open a picture of the kinds in `READ` and read its header alone.
@@ -63,13 +93,9 @@ def open_still(path: Path) -> Iterator[Image.Image]:
     is of another kind.
     """
     try:
-        with warnings.catch_warnings():
-            # Pillow warns of large pictures, which are what the user asked for (it refuses those
-            # twice as large), and of damaged EXIF data, which then count as none.
-            warnings.filterwarnings("ignore", module=r"PIL\.")
-            # By its name, Pillow would map a TIFF with the size of the upright picture.
-            with path.open("rb") as file, Image.open(file, formats=_FORMATS) as image:
-                yield image
+        # By its name, Pillow would map a TIFF with the size of the upright picture.
+        with _silence, path.open("rb") as file, Image.open(file, formats=_FORMATS) as image:
+            yield image
     except UnidentifiedImageError:
         raise
     except Image.DecompressionBombError as error:
