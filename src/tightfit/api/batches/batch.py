@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -123,7 +123,7 @@ def run(
         if tell is not None:
             tell(len(done), len(items), item)
         try:
-            done.append(_one(item, do, kept, card))
+            done.append(do_one(item, do, kept, card))
             if finish is not None:
                 finish(done[-1])
         except (KeyboardInterrupt, Cancelled) as stop:
@@ -134,10 +134,10 @@ def run(
     return Batch(command, tuple(done))
 
 
-def _one(
+def do_one(
     item: Item, do: Callable[[Item], Report], kept: Callable[[Item], bool], card: Card
 ) -> ItemDone:
-    """Errors are taken as texts: whoever keeps one keeps what its frames hold."""
+    """Do one item, unless it is `kept`; only `Cancelled`, and what is no `Exception`, is raised."""
     try:
         if kept(item):
             return ItemDone(item.source, item.out, "kept")
@@ -145,13 +145,18 @@ def _one(
         return ItemDone(item.source, item.out, "written", report=report, held_bytes=_held(card))
     except Cancelled:
         raise
-    except TightfitError as error:
-        said, code = str(error), error.exit_code
-        failed = error.report if isinstance(error.report, Report) else None
     except Exception as error:
-        first = (str(error).strip() or type(error).__name__).splitlines()[0]
-        said, code, failed = f"The job failed: {type(error).__name__}: {first}", FAILED, None
-    return ItemDone(item.source, item.out, "failed", said, code, failed, _held(card))
+        return replace(failure(item, error), held_bytes=_held(card))
+
+
+def failure(item: Item, error: Exception) -> ItemDone:
+    """An item that ended in `error`, as texts: whoever keeps one keeps what its frames hold."""
+    if isinstance(error, TightfitError):
+        report = error.report if isinstance(error.report, Report) else None
+        return ItemDone(item.source, item.out, "failed", str(error), error.exit_code, report)
+    first = (str(error).strip() or type(error).__name__).splitlines()[0]
+    said = f"The job failed: {type(error).__name__}: {first}"
+    return ItemDone(item.source, item.out, "failed", said, FAILED)
 
 
 def _held(card: Card) -> int | None:

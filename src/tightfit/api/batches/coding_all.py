@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from functools import cache
@@ -18,6 +18,7 @@ from tightfit.api.batches.made_from import Record, latent_is_made, made_from
 from tightfit.api.coding import decode, encode, selected
 from tightfit.api.memory import open_memory
 from tightfit.api.result import Frames
+from tightfit.api.sources import Selection
 from tightfit.api.work import Chosen
 from tightfit.api.writing import Target, write_frames
 from tightfit.card import Card, open_card
@@ -65,22 +66,17 @@ def encode_all(
 
     Raises `UsageError` and `InputError` for what is wrong with all of it, before anything is read.
     """
-    selected(**{key: options[key] for key in _SELECTION if key in options})
-    shared, opened = _shared(vae, card, options)
-    folder = _folder(out)
-    kinds = SOUNDS if shared.traits.axes == 1 else PICTURES
-    items = find_items(_listed(sources), folder, kinds, lambda _: ".safetensors")
-    settings = _settings(options)
+    selection_of(options)
+    shared, opened = open_shared(vae, card, options)
+    items = items_to_encode(sources, out, shared)
+    settings = settings_of(options)
 
     @cache
     def wanted(item: Item) -> dict[str, Any]:
         return made_from(item.source, shared, settings)
 
     def do(item: Item) -> Report:
-        made = wanted(item)
-        result = encode(item.source, vae=shared, card=opened, **options)
-        save_latent(item.out, replace(result.value, source=made))
-        return result.report.with_output(path=str(item.out))
+        return make_latent(item.out, item.source, wanted(item), shared, opened, options)
 
     def kept(item: Item) -> bool:
         return item.out.is_file() and latent_is_made(item.out, wanted(item))
@@ -111,10 +107,10 @@ def decode_all(
         written_as: what of `write` changes an output, as JSON.
         options: those of `decode`.
     """
-    folder = _folder(out)
+    folder = folder_of(out)
     items = find_items(_listed(latents), folder, LATENTS, _ending)
-    shared, opened = _shared(vae, card, options)
-    settings = {**_settings(options), "written_as": written_as}
+    shared, opened = open_shared(vae, card, options)
+    settings = {**settings_of(options), "written_as": written_as}
     record = Record(folder)
 
     @cache
@@ -134,11 +130,43 @@ def decode_all(
     return run("decode", items, do, kept, card=opened, tell=tell, finish=finish)
 
 
+def items_to_encode(
+    sources: str | Path | Iterable[str | Path], out: str | Path, chosen: Chosen
+) -> tuple[Item, ...]:
+    """Which file becomes which; the folder `out` is made. Raises as `encode_all` does."""
+    folder = folder_of(out)
+    kinds = SOUNDS if chosen.traits.axes == 1 else PICTURES
+    return find_items(_listed(sources), folder, kinds, lambda _: ".safetensors")
+
+
+def make_latent(
+    out: Path,
+    source: Any,
+    made: Mapping[str, Any],
+    chosen: Chosen,
+    card: Card,
+    options: Mapping[str, Any],
+) -> Report:
+    """Encode `source` to the file `out`, which tells what it is `made` of.
+
+    `source` and `options` are those of `encode`; raises as it does.
+    """
+    result = encode(source, vae=chosen, card=card, **options)
+    save_latent(out, replace(result.value, source=made))
+    return result.report.with_output(path=str(out))
+
+
+def selection_of(options: Mapping[str, Any]) -> Selection:
+    """Which part of a source is meant by the options of `encode`. Raises `UsageError`."""
+    return selected(**{key: options[key] for key in _SELECTION if key in options})
+
+
 def _listed(sources: str | Path | Iterable[str | Path]) -> list[str | Path]:
     return [sources] if isinstance(sources, (str, Path)) else list(sources)
 
 
-def _folder(out: str | Path) -> Path:
+def folder_of(out: str | Path) -> Path:
+    """The folder of the outputs, which is made. Raises `UsageError`, `InputError`."""
     folder = Path(out).expanduser()
     if folder.exists() and not folder.is_dir():
         raise UsageError(f"{folder} is a file, and the outputs of a batch go into a folder.")
@@ -149,8 +177,8 @@ def _folder(out: str | Path) -> Path:
     return folder
 
 
-def _shared(
-    vae: str | nn.Module | Vae, card: str | Card | None, options: dict[str, Any]
+def open_shared(
+    vae: str | nn.Module | Vae, card: str | Card | None, options: Mapping[str, Any]
 ) -> tuple[Chosen, Card]:
     """The VAE and the card, opened once; what is wrong with the options is said here."""
     opened = card if isinstance(card, Card) else open_card(card)
@@ -159,7 +187,7 @@ def _shared(
     return Chosen.of(vae).shared(), opened
 
 
-def _settings(options: dict[str, Any]) -> dict[str, Any]:
+def settings_of(options: Mapping[str, Any]) -> dict[str, Any]:
     """What changes an output."""
     asked = {key: value for key, value in options.items() if key not in _WITHOUT_EFFECT}
     return {key: str(value) for key, value in sorted(asked.items()) if value is not None}

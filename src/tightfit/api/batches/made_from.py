@@ -23,7 +23,12 @@ def made_from(source: Path, chosen: Chosen, settings: Mapping[str, Any]) -> dict
 
     Raises `InputError` where the source cannot be read.
     """
-    told = {"sha256": content_of(source), "vae": _vae(chosen), "settings": dict(settings)}
+    return made_of(content_of(source), told_of(chosen), settings)
+
+
+def made_of(content: str, vae: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The same, of a source whose hash is known, with what `told_of` said."""
+    told = {"sha256": content, "vae": dict(vae), "settings": dict(settings)}
     plain: dict[str, Any] = json.loads(json.dumps(told))
     return plain
 
@@ -82,7 +87,7 @@ def content_of(path: Path) -> str:
     return digest.hexdigest()
 
 
-def _vae(chosen: Chosen) -> dict[str, Any]:
+def told_of(chosen: Chosen) -> dict[str, Any]:
     """What tells it from others without reading its weights: its files' sizes and times."""
     if chosen.ready is not None:
         return {"name": chosen.traits.name, "hash": chosen.ready.identity}
