@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import resource
+import threading
 from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
@@ -14,8 +15,9 @@ import torch
 import tightfit
 from tightfit.api import writing
 from tightfit.api.writing import Target
-from tightfit.errors import JobFailed
+from tightfit.errors import InputError, JobFailed
 from tightfit.media.clip import read_clip
+from tightfit.media.clip_writer import ClipWriter
 from tightfit.media.latents import LatentFile
 from tightfit.media.outputs import Terms
 from tightfit.run.vae import Traits, Vae
@@ -186,3 +188,48 @@ def test_a_clip_of_3600_frames_never_lies_in_memory(tmp_path: Path) -> None:
     assert done.report.output["frames"] == 3600
     assert grown < 48 * MIB
     assert read_clip(out, frames=slice(3599, None)).pixels.shape == (1, 3, 48, 48)
+
+
+@pytest.mark.parametrize("terms", [{}, {"tile": "9x80x96"}], ids=str)
+def test_what_goes_wrong_while_a_part_is_written_ends_the_decode(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, terms: dict[str, Any]
+) -> None:
+    """With the writer's error; the old file stays, no other is left, and no thread."""
+    out = tmp_path / "a.mkv"
+    out.write_bytes(b"old")
+
+    def full(writer: Any, frames: torch.Tensor) -> None:
+        del writer, frames
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(ClipWriter, "write", full)
+    with pytest.raises(InputError, match=r"a\.mkv: the disk is full"):
+        tightfit.decode(clip_latent(), vae=toy_vae("V3", width=8), card=CARD, out=out, **terms)
+    assert out.read_bytes() == b"old"
+    assert [path.name for path in tmp_path.iterdir() if path.name != "cache"] == ["a.mkv"]
+    assert not [each for each in threading.enumerate() if each.name.startswith("tightfit")]
+
+
+def test_frames_are_written_while_the_next_are_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A whole decode gives each step away: the last is made when the first is on its way."""
+    events: list[str] = []
+    write, take = ClipWriter.write, writing.FrameSink.take
+
+    def writes(writer: Any, frames: torch.Tensor) -> None:
+        events.append(threading.current_thread().name)
+        write(writer, frames)
+
+    def taking(sink: Any, samples: torch.Tensor) -> None:
+        events.append("made")
+        take(sink, samples)
+
+    monkeypatch.setattr(ClipWriter, "write", writes)
+    monkeypatch.setattr(writing.FrameSink, "take", taking)
+    out = tmp_path / "a.mkv"
+    done = tightfit.decode(clip_latent(), vae=toy_vae("V3", width=8), card=CARD, out=out)
+    assert done.report.attempts[0]["rung"] == "whole"
+    assert events.count("made") == 7
+    assert events.count("tightfit-behind") == 7
+    assert events.index("tightfit-behind") < 6

@@ -10,6 +10,7 @@ from types import TracebackType
 
 import torch
 
+from tightfit.api.behind import Behind
 from tightfit.api.latent import frames_of
 from tightfit.api.result import Frames
 from tightfit.media.latents import LatentFile
@@ -73,10 +74,11 @@ def write_frames(target: Target, frames: Frames) -> tuple[str, ...]:
 
 
 class FrameSink:
-    """A context manager, and the delivery of a decode: what it takes is written at once.
+    """A context manager, and the delivery of a decode: what it takes is written meanwhile.
 
-    The file appears when the body ends without an exception. A try of the decode that fails is
-    void, and the file is begun anew.
+    A thread writes, so that the card need not wait; a few parts wait at most. The file appears when
+    the body ends without an exception. A try of the decode that fails is void, and the file is
+    begun anew.
     """
 
     def __init__(self, target: Target, content: LatentFile | torch.Tensor, traits: Traits) -> None:
@@ -101,7 +103,7 @@ class FrameSink:
             self._sound = Sound(known.sound, known.sound_rate or 1)
         self._seen = 0
         self._open = ExitStack()
-        self._writer: FrameWriter | None = None
+        self._behind: Behind[tuple[torch.Tensor, int]] | None = None
         self._folder: tempfile.TemporaryDirectory[str] | None = None
 
     def __enter__(self) -> FrameSink:
@@ -113,13 +115,16 @@ class FrameSink:
         """What was written before is void."""
         self._void()
         self._seen = self.bad = 0
-        self._writer = self._open.enter_context(self._writing())
+        writer = self._open.enter_context(self._writing())
+        self._behind = Behind(lambda part: self._write(writer, *part))
 
     def take(self, samples: torch.Tensor) -> None:
-        """Write items [n,3,H,W] or the next frames [1,3,t,H,W] of a clip, without the padding."""
-        if self._writer is None:
+        """Items [n,3,H,W], or the next frames [1,3,t,H,W] of a clip, which are written without the
+        padding. Raises what went wrong with an earlier part.
+        """
+        if self._behind is None:
             self.begin()
-        assert self._writer is not None
+        assert self._behind is not None
         at = self._seen % self._per_item
         count = samples.shape[2] if self._traits.axes == 3 else samples.shape[0]
         self._seen += count
@@ -127,13 +132,17 @@ class FrameSink:
         if wanted < 1:
             return
         part = samples[:, :, :wanted] if self._traits.axes == 3 else samples
-        first = (self._seen - count) // self._per_item * self._kept + at
+        self._behind.put((part, (self._seen - count) // self._per_item * self._kept + at))
+
+    def _write(self, writer: FrameWriter, part: torch.Tensor, first: int) -> None:
+        """A part whose first frame is the file's frame `first`."""
+        wanted = part.shape[2] if self._traits.axes == 3 else part.shape[0]
         frames = frames_of(part, self._traits, self._part(first, wanted)).pixels
         bad = count_bad(frames)
         self.bad += bad
         if bad and self._target.allow_nan:
             frames = frames.nan_to_num(nan=0.0, posinf=0.0, neginf=0.0)
-        self._writer.write(frames)
+        writer.write(frames)
 
     def spool(self, size: int) -> Path | None:
         """A file beside the output for what would fill the memory."""
@@ -153,7 +162,15 @@ class FrameSink:
         trace: TracebackType | None,
     ) -> None:
         try:
-            self._open.__exit__(kind, error, trace)
+            with self._open:
+                behind, self._behind = self._behind, None
+                if behind is not None:
+                    behind.finish() if kind is None else behind.stop()
+                if error is not None:
+                    raise error
+        except BaseException as raised:
+            if raised is not error:
+                raise
         finally:
             if self._folder is not None:
                 self._folder.cleanup()
@@ -190,9 +207,10 @@ class FrameSink:
         )
 
     def _void(self) -> None:
-        if self._writer is None:
+        behind, self._behind = self._behind, None
+        if behind is None:
             return
-        self._writer = None
+        behind.stop()
         stack, self._open = self._open, ExitStack()
         try:
             with stack:
