@@ -76,6 +76,15 @@ class Lane(Queue):
         `source` or frees it, and nobody touches `target`. Raises `ValueError` as `copy` does.
         """
 
+    def copy_peer(self, target: torch.Tensor, source: torch.Tensor) -> None:
+        """Queue a copy of `source`, on another card of the kind, to `target`, on this one.
+
+        Same shape and dtype, both without gaps. Returns at once. Nobody else holds them, as for
+        `copy`; what was written to `source` before is waited for by whoever wrote it. Raises
+        `ValueError` for tensors that do not match, `TypeError` where there are no such cards.
+        """
+        raise TypeError(f"there is no way from {source.device} to {target.device} for this lane")
+
     @abstractmethod
     def drain(self) -> None:
         """The host waits until all copies are done. Raises what the device kept back."""
@@ -96,6 +105,18 @@ def check_copy_back(target: torch.Tensor, source: torch.Tensor, device: torch.de
         return
     raise ValueError(
         f"a lane of {device} copies back from the card to the host, {_not_so(target, source)}"
+    )
+
+
+def check_copy_peer(target: torch.Tensor, source: torch.Tensor, device: torch.device) -> None:
+    """Raise `ValueError` for a copy that is none of a lane's, with the two tensors described."""
+    other = source.device.type == device.type and source.device != device
+    dense = target.is_contiguous() and source.is_contiguous()
+    if _alike(target, source) and target.device == device and other and dense:
+        return
+    raise ValueError(
+        f"a lane of {device} copies from another card to this one, without gaps, "
+        f"{_not_so(target, source)}"
     )
 
 

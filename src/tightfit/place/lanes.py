@@ -10,7 +10,15 @@ from typing import Any
 import torch
 
 from tightfit.card.base import Card
-from tightfit.card.lanes import Lane, Mark, Queue, Stamp, check_copy, check_copy_back
+from tightfit.card.lanes import (
+    Lane,
+    Mark,
+    Queue,
+    Stamp,
+    check_copy,
+    check_copy_back,
+    check_copy_peer,
+)
 from tightfit.card.virtual.card import VirtualCard
 from tightfit.card.virtual.lanes import VirtualLane, VirtualQueue
 from tightfit.place.runtime import runtime_library
@@ -117,6 +125,7 @@ class _CudaLane(_CudaQueue, Lane):
         self._device_now = library._cuda_getDevice
         self._copy = _straight_copy(own.cuda_stream, _TO_DEVICE)
         self._copy_back = _straight_copy(own.cuda_stream, _TO_HOST)
+        self._copy_peer = _peer_copy(own.cuda_stream, device.index)
 
     def _stream(self) -> Any:
         return self._own
@@ -136,6 +145,14 @@ class _CudaLane(_CudaQueue, Lane):
             self._copy_back(target.data_ptr(), source.data_ptr(), target.nbytes)
         else:
             self._by_torch(target, source, waits=not (in_order and target.is_pinned()))
+
+    def copy_peer(self, target: torch.Tensor, source: torch.Tensor) -> None:
+        check_copy_peer(target, source, self._device)
+        if self._copy_peer is None:  # by the other card's stream, as PyTorch has it
+            self._by_torch(target, source, waits=False)
+            return
+        size, index = target.nbytes, source.device.index
+        self._copy_peer(target.data_ptr(), source.data_ptr(), size, index)
 
     def _by_torch(self, target: torch.Tensor, source: torch.Tensor, *, waits: bool) -> None:
         if self._device_now() != self._index:
@@ -193,6 +210,36 @@ def _straight_copy(stream: int, way: int) -> Callable[[int, int, int], None] | N
             runtime.cudaGetLastError()  # else the next kernel check would raise it again
             to = "card" if way == _TO_DEVICE else "host"
             raise RuntimeError(f"CUDA error: a copy to the {to} was refused (code {failed})")
+
+    return copy
+
+
+def _peer_copy(stream: int, device: int) -> Callable[[int, int, int, int], None] | None:
+    """Queues a copy to `device` in `stream`, by addresses, size and the number of the other card.
+
+    PyTorch would queue it in the stream of that card, behind whatever is computed there. Where the
+    two cannot reach one another, the driver copies through the host. None where there is no
+    runtime library.
+    """
+    runtime = runtime_library()
+    if runtime is None:
+        return None
+    queue = runtime.cudaMemcpyPeerAsync
+    queue.argtypes = [
+        ctypes.c_void_p,
+        ctypes.c_int,
+        ctypes.c_void_p,
+        ctypes.c_int,
+        ctypes.c_size_t,
+        ctypes.c_void_p,
+    ]
+    queue.restype = ctypes.c_int
+
+    def copy(target: int, source: int, size: int, other: int) -> None:
+        failed = queue(target, device, source, other, size, stream)
+        if failed:
+            runtime.cudaGetLastError()  # else the next kernel check would raise it again
+            raise RuntimeError(f"CUDA error: a copy from cuda:{other} was refused (code {failed})")
 
     return copy
 

@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from tightfit.card.lanes import Lane, Mark, Queue, check_copy, check_copy_back
+from tightfit.card.lanes import Lane, Mark, Queue, check_copy, check_copy_back, check_copy_peer
 from tightfit.card.virtual.clocks import Clock
 from tightfit.card.virtual.tensor import VirtualTensor
 
@@ -98,12 +98,14 @@ class VirtualLane(VirtualQueue, Lane):
         """At once, or poison until it arrives. Raises `JobFailed` for a hazard in strict mode."""
         check_copy(target, source, self._card.device)
         assert isinstance(target, VirtualTensor)
-        traffic = self._card.traffic
-        if traffic.on:
-            traffic.copies(self._line, target, source)
-        else:
-            with torch.inference_mode():
-                target.payload.copy_(source)
+        self._copy(target, source)
+
+    def copy_peer(self, target: torch.Tensor, source: torch.Tensor) -> None:
+        """As from the host: what lies on another virtual card is host memory, too."""
+        check_copy_peer(target, source, self._card.device)
+        assert isinstance(target, VirtualTensor)
+        assert isinstance(source, VirtualTensor)
+        self._copy(target, source.payload)
 
     def copy_back(self, target: torch.Tensor, source: torch.Tensor) -> None:
         """At once, or poison until it arrives. Raises `JobFailed` for a hazard in strict mode."""
@@ -119,3 +121,11 @@ class VirtualLane(VirtualQueue, Lane):
     def drain(self) -> None:
         """One of the waits in `VirtualCard.syncs`."""
         self._card.await_point(self._card.traffic.mark(self._line), 0)
+
+    def _copy(self, target: VirtualTensor, source: torch.Tensor) -> None:
+        traffic = self._card.traffic
+        if traffic.on:
+            traffic.copies(self._line, target, source)
+        else:
+            with torch.inference_mode():
+                target.payload.copy_(source)

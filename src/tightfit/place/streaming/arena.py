@@ -83,7 +83,7 @@ class Arena(Master):
         """All bytes, an anonymous mapping that goes when the last view of it is gone."""
         return self._buffer
 
-    def send(self, lane: Lane, target: torch.Tensor) -> None:
+    def send_from_host(self, lane: Lane, target: torch.Tensor) -> None:
         """From where they lie; a stage copies for others what would keep them waiting."""
         if self.at_once or not isinstance(lane, Stage):
             lane.copy(target, self._buffer)

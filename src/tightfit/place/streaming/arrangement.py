@@ -218,7 +218,7 @@ class Arrangement:
         coming = [group for group in groups if group.stays and not placement.is_resident(group)]
         waiting = [group for group in coming if group.packed]
         ready = placement.ready(coming)
-        placement.store.choose(ready)
+        placement.store.choose(ready, streams=False)
         placement.store.take_all([*passing, *waiting, *ready])
         for group in passing:
             placement.hide(group)

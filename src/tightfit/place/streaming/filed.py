@@ -51,7 +51,7 @@ class Filed(Master):
         self.fill(buffer, 0)
         return buffer
 
-    def send(self, lane: Lane, target: torch.Tensor) -> None:
+    def send_from_host(self, lane: Lane, target: torch.Tensor) -> None:
         """Through the buffers of a stage; without one, through all that it takes, here and now."""
         if isinstance(lane, Stage):
             lane.pour(target, self)

@@ -38,6 +38,8 @@ class Master(Source):
         packed: how the bytes become tensors; None is that they are used as they lie.
         shared: other sessions read the same memory, so nobody may write to it: tensors stay where
             they were.
+        parked: a copy of all bytes on another card, that is copied from instead; see `Annexe`.
+        lives_parked: it was made for that, and is slow without.
     """
 
     layout: Layout
@@ -45,6 +47,8 @@ class Master(Source):
     pinned: bool = False
     packed: Packed | None = None
     shared: bool = False
+    parked: torch.Tensor | None = None
+    lives_parked: bool = False
 
     @property
     def bytes(self) -> int:
@@ -56,9 +60,16 @@ class Master(Source):
     def buffer(self) -> torch.Tensor:
         """All bytes as they lie in a slot, on the host."""
 
-    @abstractmethod
     def send(self, lane: Lane, target: torch.Tensor) -> None:
-        """Queue the copy of all bytes to `target`, on the card.
+        """Queue the copy of all bytes to `target`, on the card, from another card or the host.
 
         The host goes on at once, unless the lane has nobody else to read or copy for it.
         """
+        if self.parked is None:
+            self.send_from_host(lane, target)
+        else:
+            lane.copy_peer(target, self.parked)
+
+    @abstractmethod
+    def send_from_host(self, lane: Lane, target: torch.Tensor) -> None:
+        """As `send`, from the host."""

@@ -1,4 +1,4 @@
-"""Who decides where masters are: pinned, in memory, or in their files."""
+"""Who decides where masters are: on another card, pinned, in memory, or in their files."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from tightfit.card.host_memory import read_host_memory
 from tightfit.card.lanes import Lane, Queue
 from tightfit.errors import MemoryShortage
 from tightfit.place.lanes import compute_of, open_lane
+from tightfit.place.streaming.annexe import Annexe
 from tightfit.place.streaming.arena import Arena, Shared
 from tightfit.place.streaming.bounce import COUNT, Bounce, buffer_size
 from tightfit.place.streaming.evenly import evenly
@@ -61,6 +62,7 @@ class Masters:
         lane, compute: the queues of the card, to be used together. Where a copy would keep its
             caller waiting, a worker of the lane makes it.
         pins: what holds masters in place.
+        annexe: room on another card for copies of them; None is none.
     """
 
     def __init__(
@@ -70,6 +72,7 @@ class Masters:
         pins: Pins | None = None,
         room: int | None = None,
         shares: bool = False,
+        annexe: Annexe | None = None,
         through: Callable[[Lane, Queue], tuple[Lane, Queue]] = lambda *queues: queues,
     ) -> None:
         """Nothing is taken yet.
@@ -80,9 +83,11 @@ class Masters:
             room: how many bytes masters may newly take; None is what the host has to give.
             shares: weights that are the same bytes of the same files have one master in all
                 sessions that share. Their tensors stay mapped from the files.
+            annexe: where what streams has copies; it is empty again when this closes.
             through: wraps the queues of the card, for those who watch them.
         """
         self.pins = Pins.none() if pins is None else pins
+        self.annexe = annexe
         own = open_lane(card)
         self._bounce = Bounce(self.pins, own)
         lane, compute = through(own, compute_of(card))
@@ -101,6 +106,7 @@ class Masters:
         self._files = Files()
         self._filed: set[object] = set()
         self._unpinned: set[object] = set()
+        self._parked: set[object] = set()
 
     @property
     def arena_bytes(self) -> int:
@@ -110,18 +116,25 @@ class Masters:
     @property
     def filed_bytes(self) -> int:
         """Of masters, what is read from files for each use."""
-        return sum(each.filed_bytes for each in self._there if isinstance(each, Filed))
+        return sum(
+            each.filed_bytes
+            for each in self._there
+            if isinstance(each, Filed) and each.parked is None
+        )
 
-    def plan(self, wishes: Sequence[Wish]) -> None:
-        """Choose which of `wishes`, in the order in which they stream, are filed and pinned.
+    def plan(self, wishes: Sequence[Wish], *, streams: bool = True) -> None:
+        """Choose which of `wishes`, in the order in which they stream, are parked, filed, pinned.
 
-        For those that are not taken yet. Where memory or pins are short, those that have them are
-        spread evenly, since the others are slower.
+        For those that are not taken yet. Where another card, memory or pins are short, those that
+        have them are spread evenly, since the others are slower. What does not stream is not
+        parked.
         """
+        if wishes and self._room is None:
+            self._room = host_room(read_host_memory())
+        if streams and self.annexe is not None and self.annexe.first:
+            wishes = self._without_parked(wishes, self.annexe)
         if not wishes:
             return
-        if self._room is None:
-            self._room = host_room(read_host_memory())
         budget = self.pins.budget - self.pins.bytes
         sizes = [wish.layout.bytes for wish in wishes]
         self._largest = max(self._largest, *sizes)
@@ -136,7 +149,10 @@ class Masters:
             self._bounce.open(size)
             budget = self.pins.budget - self.pins.bytes
         pinned = {row[at] for at in evenly(takes, budget)}
-        self._unpinned |= {wishes[at].key for at in row if at not in pinned}
+        unpinned = [wish for at, wish in enumerate(wishes) if at not in pinned]
+        if streams and self._waits and self.annexe is not None and not self.annexe.first:
+            unpinned = self._without_parked(unpinned, self.annexe)
+        self._unpinned |= {wish.key for wish in unpinned}
 
     def has_room_for(self, wishes: Sequence[Wish], *, beside: int) -> bool:
         """Whether all can be in memory now, with `beside` bytes of the host left to others."""
@@ -153,7 +169,7 @@ class Masters:
         that are to be held in place are so by whoever packs them.
         """
         sizes = sum(wish.layout.bytes for wish in wishes)
-        if self._room is None or sizes > self._left or self._filed:
+        if self._room is None or sizes > self._left or self._filed or self._parked:
             while wishes:
                 yield self.take(wishes.popleft())
             return
@@ -175,6 +191,10 @@ class Masters:
         """
         if self._room is None:
             self.plan([wish])
+        if packed is None and wish.key in self._parked:
+            parked = self._park(wish)
+            if parked is not None:
+                return parked
         self._largest = max(self._largest, wish.layout.bytes)
         if packed is None and (wish.key in self._filed or wish.layout.bytes > self._left):
             return self._file(wish)
@@ -230,13 +250,18 @@ class Masters:
         if tensor.device.type == "cpu" and tensor.untyped_storage().data_ptr() not in self._own:
             self._given_up += tensor.nbytes
 
-    def adopt(self, arena: Arena, *, pin: bool) -> None:
-        """Take the master that somebody else has made, and hold it in place if it is to stream."""
+    def adopt(self, arena: Arena, *, pin: bool, park: bool = False) -> None:
+        """Take the master that somebody else has made, and hold it in place if it is to stream.
+
+        Or `park` a copy of it, where that is better and there is room.
+        """
         if self._room is None:
             self._room = host_room(read_host_memory())
         self._largest = max(self._largest, arena.bytes)
         arena.at_once = not self._waits
         self._there.add(arena)
+        if park and self.annexe is not None and self.annexe.first and self.annexe.park(arena):
+            return
         if pin:
             self.pin(arena)
         if pin and not arena.at_once:
@@ -244,7 +269,7 @@ class Masters:
 
     def pin(self, master: Master) -> bool:
         """Hold `master` in place, if that is allowed and of use; whether it is held."""
-        if isinstance(master, Arena) and not master.pinned:
+        if isinstance(master, Arena) and not master.pinned and master.parked is None:
             master.pinned = True  # until it is known: whatever is interrupted is released
             self._pinning[id(master)] = master
             master.pinned = self.pins.hold(master.buffer)
@@ -252,8 +277,26 @@ class Masters:
             del self._pinning[id(master)]
         return master.pinned
 
+    def park_all(self, masters: Sequence[Master], *, before: Sequence[Master]) -> None:
+        """Copies of `masters`, which stream, come before those of others on the other card.
+
+        Only where that is the first choice. Nothing is under way from any of them.
+        """
+        annexe = self.annexe
+        if annexe is None or not annexe.first:
+            return
+        coming = [each for each in masters if each.parked is None and each.bytes]
+        idle = [each for each in before if each.parked is not None]
+        for master in coming:
+            annexe.make_room(master.bytes, idle)
+            if annexe.park(master) and isinstance(master, Arena) and master.pinned:
+                self.pins.release(master.buffer)
+                master.pinned = False
+
     def release(self, master: Master) -> None:
         """Hold it no longer; nothing may be under way from it. Harmless when repeated."""
+        if self.annexe is not None:
+            self.annexe.release(master)
         if isinstance(master, Arena) and master.pinned:
             self.pins.release(master.buffer)
             master.pinned = False
@@ -270,6 +313,8 @@ class Masters:
         for each in (*self._pinning.values(), *self._there):
             self.release(each)
         self._pinning.clear()
+        if self.annexe is not None:
+            self.annexe.close()
         self._bounce.close()
         self._files.close()
 
@@ -298,17 +343,39 @@ class Masters:
             and not self._files.is_mapped(each)
         )
 
+    def _without_parked(self, wishes: Sequence[Wish], annexe: Annexe) -> list[Wish]:
+        """Those of `wishes` that find no room on the other card; the others are spread evenly."""
+        chosen = evenly([wish.layout.bytes for wish in wishes], annexe.room)
+        self._parked |= {wishes[at].key for at in chosen}
+        return [wish for at, wish in enumerate(wishes) if at not in chosen]
+
+    def _park(self, wish: Wish) -> Master | None:
+        """What it was made from stays as it is, and a copy lies on the other card, if it fits."""
+        self._parked.discard(wish.key)
+        assert self.annexe is not None
+        if self.annexe.room < wish.layout.bytes:
+            return None
+        master = self._as_it_lies(wish)
+        master.lives_parked = True
+        if not self.annexe.park(master):
+            return None
+        self._there.add(master)
+        return master
+
     def _file(self, wish: Wish) -> Filed:
+        master = self._as_it_lies(wish)
+        self._there.add(master)
+        self._open_bounce()
+        return master
+
+    def _as_it_lies(self, wish: Wish) -> Filed:
         tensors: list[torch.Tensor] = []
         stretches: list[Stretch | None] = []
         for tensor, place in zip(wish.tensors, wish.layout.places, strict=True):
             whole = place.is_as(tensor)
             stretches.append(self._files.find(tensor) if whole else None)
             tensors.append(tensor if whole else self._without_gaps(tensor, place))
-        master = Filed(wish.layout, tensors, stretches)
-        self._there.add(master)
-        self._open_bounce()
-        return master
+        return Filed(wish.layout, tensors, stretches)
 
     def _open_bounce(self) -> None:
         self._bounce.open(buffer_size(self.pins.budget - self.pins.bytes, self._largest))

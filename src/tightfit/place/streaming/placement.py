@@ -242,7 +242,7 @@ class Placement:
 
     def _bring(self, master: Master, buffer: torch.Tensor) -> None:
         """Copy what was streamed so far; what is not in memory is read as it is for each use."""
-        if master.whole is not None:
+        if master.whole is not None and master.parked is None:
             buffer.copy_(master.whole)
             return
         self._lane.wait(self._compute.mark())

@@ -130,6 +130,13 @@ class Stage(Lane):
         else:
             self._lane.copy_back(target, source)
 
+    def copy_peer(self, target: torch.Tensor, source: torch.Tensor) -> None:
+        """From another card, which keeps nobody waiting."""
+        if self._jobs:
+            self._put(lambda: self._lane.copy_peer(target, source))
+        else:
+            self._lane.copy_peer(target, source)
+
     def wait(self, mark: Mark) -> None:
         """What is queued from now on starts after `mark`, one of another queue."""
         if self._jobs:

@@ -74,13 +74,16 @@ class Store:
         return list(found.values())
 
     def find(self, group: Group) -> Master | None:
-        """The master of `group`, if it was made."""
+        """The master of `group`, if it was made, and is as it was made to be."""
         stored = self._stored.get(key_of(group))
-        return None if stored is None else stored.master
+        if stored is None or (stored.master.lives_parked and stored.master.parked is None):
+            return None
+        return stored.master
 
-    def choose(self, groups: Iterable[Group]) -> None:
+    def choose(self, groups: Iterable[Group], *, streams: bool = True) -> None:
         """Decide where the masters of `groups`, in the order in which they stream, will be."""
-        self._host.plan([self._wish(each) for each in groups if self.find(each) is None])
+        missing = [each for each in groups if self.find(each) is None]
+        self._host.plan([self._wish(each) for each in missing], streams=streams)
 
     def has_room_for(self, groups: Iterable[Group], *, beside: int) -> bool:
         """Whether masters of `groups` can all be in memory, with `beside` bytes left to others."""
@@ -106,13 +109,18 @@ class Store:
         return self._keep(group, self._host.take(wish))
 
     def pin_for(self, groups: Iterable[Group], *, before: Iterable[Key]) -> None:
-        """Where pins are short, masters of `groups`, which stream, come before those of others."""
+        """Where pins are short, masters of `groups`, which stream, come before those of others.
+
+        Likewise for their copies on another card.
+        """
         pins = self._host.pins
         idle = [self._stored[key].master for key in before if key in self._stored]
-        for group in groups:
-            master = self._stored[key_of(group)].master
+        masters = [self._stored[key_of(group)].master for group in groups]
+        self._host.park_all(masters, before=idle)
+        for master in masters:
             size = pages(master.bytes)
-            if master.pinned or master.whole is None or size > pins.budget:
+            held = master.pinned or master.parked is not None
+            if held or master.whole is None or size > pins.budget:
                 continue
             while idle and pins.bytes + size > pins.budget:
                 self._host.release(idle.pop())
@@ -150,7 +158,7 @@ class Store:
                 self._adopt(group, job.result())
 
     def _adopt(self, group: Group, packed: PackedArena) -> Master:
-        self._host.adopt(packed, pin=self._returns or not group.stays)
+        self._host.adopt(packed, pin=self._returns or not group.stays, park=not group.stays)
         self._keep(group, packed)
         if self._packs_away:
             self._pack_away(group, packed)

@@ -12,6 +12,7 @@ from torch import nn
 
 from tightfit.card.base import Card
 from tightfit.card.lanes import Lane, Queue
+from tightfit.place.streaming.annexe import Annexe
 from tightfit.place.streaming.arrangement import Arrangement, groups_for
 from tightfit.place.streaming.binding import Binding
 from tightfit.place.streaming.claims import claim
@@ -250,6 +251,7 @@ def streamed(
     pins: Pins | None = None,
     host: int | None = None,
     shares: bool = False,
+    annexe: Annexe | None = None,
     others: Callable[[], int] | None = None,
     compares: bool = False,
     traces: bool = False,
@@ -274,6 +276,7 @@ def streamed(
         host: how many bytes of memory masters may newly take; None is what there is. Weights that
             are mapped from files stay in them beyond that, and are read for each use.
         shares: one master for the same weights of the same file, in all sessions that share.
+        annexe: room on another card, from which what streams is copied; it is empty afterwards.
         others: the weights rest and come back, so that what is resident has masters, too, which
             are held in place, where that leaves the host so many bytes for others. None is that
             they stay.
@@ -298,7 +301,9 @@ def streamed(
         with plain_mode():
             tracer = Tracer() if traces else None
             through = _as_they_are if tracer is None else tracer.over
-            masters = Masters(card, pins=pins, room=host, shares=shares, through=through)
+            masters = Masters(
+                card, pins=pins, room=host, shares=shares, annexe=annexe, through=through
+            )
             placement = Placement(module, card, stack, masters, others=others)
             placement.seat(scan.helds)
             placement.convert(Conversions.of(module), scan.foreign)

@@ -171,10 +171,17 @@ class _TracedLane(Lane):
         self._copy: _Copy | None = None
 
     def copy(self, target: torch.Tensor, source: torch.Tensor) -> None:
+        self._begin(target)
+        self._lane.copy(target, source)
+
+    def copy_peer(self, target: torch.Tensor, source: torch.Tensor) -> None:
+        self._begin(target)
+        self._lane.copy_peer(target, source)
+
+    def _begin(self, target: torch.Tensor) -> None:
         if self._copy is None:
             self._copy = _Copy(start=self._tracer.stamp(self._lane))
         self._copy.bytes += target.nbytes
-        self._lane.copy(target, source)
 
     def copy_back(self, target: torch.Tensor, source: torch.Tensor) -> None:
         self._lane.copy_back(target, source)  # it brings no weights: no use waits for it
