@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import mmap
+import threading
 from collections.abc import Sequence
 
 import torch
@@ -15,6 +17,10 @@ from tightfit.place.streaming.memory import mapping
 _TIMES = 10
 """Of the bytes that are packed, what packing them takes on a card at most, with room to spare."""
 _LEAST_ROOM = 256 << 20
+_SURE = (7, 10)
+"""Of what is packed, at least so much is stored: the codec takes 12 bits of 16, or leaves them."""
+_on_card = threading.Semaphore(2)
+"""One comes or goes while another is packed; more would only take more of the card."""
 
 
 class PackedArena(Arena):
@@ -25,12 +31,24 @@ class PackedArena(Arena):
         views: none.
     """
 
-    def __init__(self, layout: Layout, packed: Packed, parts: Sequence[torch.Tensor]) -> None:
-        """`parts` as `tightfit.place.packing.packed.pack` gave them, on any device."""
+    def __init__(
+        self,
+        layout: Layout,
+        packed: Packed,
+        parts: Sequence[torch.Tensor],
+        *,
+        memory: torch.Tensor | None = None,
+    ) -> None:
+        """`parts` as `tightfit.place.packing.packed.pack` gave them, on any device.
+
+        They are written to the first bytes of `memory`, if that is there for them and suffices.
+        """
         self.layout = layout
         self.packed = packed
         self.views = ()
-        self.whole = self._buffer = mapping(packed.stored)
+        if memory is None or memory.nbytes < packed.stored:  # what does not shrink takes gaps
+            memory = mapping(packed.stored)
+        self.whole = self._buffer = memory[: packed.stored]
         self.pinned = False
         self.at_once = True
         for stretch, part in zip(packed.stretches, parts, strict=True):
@@ -65,15 +83,31 @@ def packed_arena(card: Card, layout: Layout, tensors: Sequence[torch.Tensor]) ->
     What is packed comes back once, and is what a master holds. It may be called by several threads
     at once.
     """
-    device = torch.device("cpu")
-    if card.kind == "cuda" and _has_room(card, layout.bytes):
-        device = card.device
+    if card.kind != "cuda":
+        return _packed_on(torch.device("cpu"), layout, tensors)
+    # A driver that copies to pages that were never touched takes them one by one, and all others
+    # wait meanwhile; threads take them side by side. What is not written to takes no memory.
+    memory = mapping(layout.bytes)
+    memory[: layout.bytes * _SURE[0] // _SURE[1] : mmap.PAGESIZE].zero_()
+    with _on_card:
+        if _has_room(card, layout.bytes):
+            return _packed_on(card.device, layout, tensors, memory=memory)
+    return _packed_on(torch.device("cpu"), layout, tensors, memory=memory)
+
+
+def _packed_on(
+    device: torch.device,
+    layout: Layout,
+    tensors: Sequence[torch.Tensor],
+    *,
+    memory: torch.Tensor | None = None,
+) -> PackedArena:
     with torch.no_grad():
         used = torch.zeros(layout.bytes, dtype=torch.uint8, device=device)
         for view, tensor in zip(layout.views(used), tensors, strict=True):
             view.copy_(tensor)
         packed, parts = pack(used, spans_of(layout))
-        return PackedArena(layout, packed, parts)
+        return PackedArena(layout, packed, parts, memory=memory)
 
 
 def spans_of(layout: Layout) -> list[Span]:
