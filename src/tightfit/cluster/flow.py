@@ -1,0 +1,113 @@
+"""The pipeline in Ray Data: a list of items, readers on CPUs, an encoder for each card."""
+
+from __future__ import annotations
+
+import logging
+import pickle
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import pyarrow as pa
+import ray
+import ray.data
+
+from tightfit.cluster.connection import Connection
+from tightfit.cluster.desk import Desk
+from tightfit.cluster.task import Finished, Order, Task
+from tightfit.cluster.workers import Encoder, Reader, finished_of
+from tightfit.errors import JobFailed
+
+_AHEAD = 2
+"""Items that wait at a card, the one in work among them."""
+_BLOCKS = 10_000
+"""Ray tasks that items are shared by; a task of several reads one after the other."""
+_PART_OF_STORE = 0.5
+"""Of the object store, for decoded items that wait; the rest is for those being passed on."""
+
+
+class _FarDesk:
+    """The desk, asked from another process; it comes back when it is killed."""
+
+    def __init__(self, actor: Any) -> None:
+        self._actor = actor
+
+    def begin(self, item: int, stage: str) -> int:
+        return int(ray.get(self._actor.begin.remote(item, stage)))
+
+    def end(self, item: int, stage: str) -> None:
+        ray.get(self._actor.end.remote(item, stage))
+
+    def ask(self, item: int, machine: str, size: int) -> bool:
+        return bool(ray.get(self._actor.ask.remote(item, machine, size)))
+
+    def done(self, item: int) -> None:
+        ray.get(self._actor.done.remote(item))
+
+
+class _CardWorker:
+    """An `Encoder` on the card that this process takes."""
+
+    def __init__(self, order: Order, desk: _FarDesk, connection: Connection) -> None:
+        self._encoder = Encoder(order, desk, connection.take_card())
+
+    def __call__(self, table: pa.Table) -> pa.Table:
+        return self._encoder(table)
+
+
+def run(tasks: Sequence[Task], order: Order, connection: Connection) -> Iterator[Finished]:
+    """Every task's end, in the order in which they end.
+
+    Decoded items wait in at most half of the object store. Workers that die are started anew, and
+    what they worked on is done again. Raises `JobFailed` where Ray itself gives up.
+    """
+    actor = ray.remote(Desk).options(num_cpus=0, max_restarts=-1, max_task_retries=-1)
+    desk = _FarDesk(actor.remote(int(connection.store_bytes * _PART_OF_STORE)))
+
+    def read(table: pa.Table) -> Iterator[pa.Table]:
+        machine = ray.get_runtime_context().get_node_id()
+        told = (pickle.loads(each.as_buffer()) for each in table["task"])
+        yield from Reader(order, desk, machine)(told)
+
+    with _quiet() as context:
+        context.target_max_block_size = 1  # each item is passed on by itself
+        rows = [{"task": pickle.dumps(task)} for task in tasks]
+        items = ray.data.from_items(rows, override_num_blocks=min(len(rows), _BLOCKS))
+        parcels = items.map_batches(read, batch_size=None, batch_format="pyarrow", num_cpus=1)
+        finished = parcels.map_batches(
+            _CardWorker,
+            batch_size=1,
+            batch_format="pyarrow",
+            fn_constructor_args=(order, desk, connection),
+            compute=ray.data.ActorPoolStrategy(
+                size=len(connection.cards), max_tasks_in_flight_per_actor=_AHEAD
+            ),
+            **connection.card_args,
+        )
+        try:
+            for table in finished.iter_batches(
+                batch_size=None, batch_format="pyarrow", prefetch_batches=0
+            ):
+                yield from finished_of(table)
+        except ray.exceptions.RayError as error:
+            first = (str(error).strip() or type(error).__name__).splitlines()[0]
+            raise JobFailed(f"Ray gave up: {first}. What is written stays.") from error
+
+
+@contextmanager
+def _quiet() -> Iterator[Any]:
+    """Ray Data says nothing: what is worth saying is told of each item."""
+    context = ray.data.DataContext.get_current()
+    context.enable_progress_bars = False
+    context.print_on_execution_start = False
+    logger = logging.getLogger("ray.data")
+    before = logger.level
+    logger.setLevel(logging.CRITICAL)
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", category=DeprecationWarning)
+            warnings.filterwarnings("ignore", category=FutureWarning)
+            yield context
+    finally:
+        logger.setLevel(before)

@@ -1,0 +1,173 @@
+"""What runs in Ray's processes: readers on CPUs, and an encoder for each card."""
+
+from __future__ import annotations
+
+import pickle
+import time
+from collections.abc import Iterable, Iterator
+from fractions import Fraction
+from typing import Any, Protocol
+
+import pyarrow as pa
+import torch
+
+from tightfit.api.batches.batch import ItemDone, do_one, failure
+from tightfit.api.batches.coding_all import make_latent
+from tightfit.api.batches.made_from import content_of, latent_is_made, made_of
+from tightfit.api.sources import Selection, looking, read
+from tightfit.api.work import Chosen
+from tightfit.card import Card, open_card
+from tightfit.cluster.desk import TRIES
+from tightfit.cluster.parcel import Delivered, Parcel, from_table, to_table
+from tightfit.cluster.task import Finished, Order, Task
+from tightfit.errors import InputError, JobFailed
+from tightfit.media.info import MediaInfo
+from tightfit.report.record import Report
+from tightfit.run.vae import Traits
+from tightfit.weigh.files.pickles import pickles_allowed
+
+_PAUSES = (0.02, 0.5)
+"""Seconds between two questions for room: the first, and the longest."""
+_UNKNOWN = 256
+"""Frames of a clip whose header says nothing."""
+_STILL = 12
+"""Bytes that a pixel of a picture takes: three floats."""
+_RATE = Fraction(30)
+
+
+class Asked(Protocol):
+    """The desk, from where a worker is."""
+
+    def begin(self, item: int, stage: str) -> int: ...
+    def end(self, item: int, stage: str) -> None: ...
+    def ask(self, item: int, machine: str, size: int) -> bool: ...
+    def done(self, item: int) -> None: ...
+
+
+class Reader:
+    """Reads and decodes items, one row for each."""
+
+    def __init__(self, order: Order, desk: Asked, machine: str) -> None:
+        self._order, self._desk, self._machine = order, desk, machine
+
+    def __call__(self, tasks: Iterable[Task]) -> Iterator[pa.Table]:
+        """A row for each item; what is wrong with one becomes its row."""
+        for task in tasks:
+            yield to_table(self._one(task))
+
+    def _one(self, task: Task) -> Parcel:
+        fallen = self._desk.begin(task.index, "look")
+        if fallen >= TRIES:
+            return Parcel(task, done=fell(task, "looked at"))
+        try:
+            content = content_of(task.source)
+            if task.sha256 not in (None, content):
+                raise InputError(
+                    f"Cannot use {task.source}: its SHA-256 is {content}, and the manifest says "
+                    f"{task.sha256}."
+                )
+            made = made_of(content, self._order.told, self._order.settings)
+            if task.out.is_file() and latent_is_made(task.out, made):
+                return Parcel(task, made, done=ItemDone(task.source, task.out, "kept"))
+            return self._read(task, made)
+        except Exception as error:
+            return Parcel(task, done=failure(task.item, error))
+
+    def _read(self, task: Task, made: dict[str, Any]) -> Parcel:
+        order = self._order
+        with looking(task.source, order.selection) as seen:
+            size = decoded_bytes(seen.info, order.selection, order.traits, task)
+            self._wait(task.index, size)
+            if self._desk.begin(task.index, "read") >= TRIES:
+                return Parcel(task, made, done=fell(task, "read"))
+            footage = read(task.source, order.selection, seen, order.traits)
+        self._desk.end(task.index, "read")
+        return Parcel(task, made, footage)
+
+    def _wait(self, index: int, size: int) -> None:
+        """Until there is room for what is about to be decoded."""
+        pause, longest = _PAUSES
+        self._desk.end(index, "look")
+        while not self._desk.ask(index, self._machine, size):
+            time.sleep(pause)
+            pause = min(2 * pause, longest)
+
+
+class Encoder:
+    """One VAE on one card: what arrives is encoded, written, and told of."""
+
+    def __init__(self, order: Order, desk: Asked, card: str | Card) -> None:
+        """The VAE is loaded with the first item."""
+        torch.set_num_threads(order.threads)
+        self._order, self._desk = order, desk
+        self._card = card if isinstance(card, Card) else open_card(card)
+        self._chosen = Chosen.of(order.vae).shared()
+
+    def __call__(self, table: pa.Table) -> pa.Table:
+        """One row in, one row out."""
+        parcel = from_table(table)
+        finished = self._one(parcel, parcel.task)
+        self._desk.done(parcel.task.index)
+        return finished_table(finished)
+
+    def _one(self, parcel: Parcel, task: Task) -> Finished:
+        made, footage = parcel.made, parcel.footage
+        source = None if made is None else made["sha256"]
+        done = parcel.done
+        if done is None:
+            assert made is not None
+            assert footage is not None
+            if self._desk.begin(task.index, "encode") >= TRIES:
+                done = fell(task, "encoded")
+            else:
+                with pickles_allowed(self._order.pickles):
+                    done = do_one(
+                        task.item,
+                        lambda _: self._make(task, Delivered(footage), made),
+                        lambda _: False,
+                        self._card,
+                    )
+        if done.outcome == "failed" or not task.out.is_file():
+            return Finished(task.index, done, source)
+        return Finished(task.index, done, source, content_of(task.out), task.out.stat().st_size)
+
+    def _make(self, task: Task, footage: Delivered, made: dict[str, Any]) -> Report:
+        return make_latent(task.out, footage, made, self._chosen, self._card, self._order.options)
+
+
+def fell(task: Task, doing: str) -> ItemDone:
+    """An item that took too many workers with it is set aside."""
+    error = JobFailed(
+        f"The job failed: its worker died {TRIES} times while {task.source} was {doing}; it is set "
+        "aside. Try it alone, where its memory can be watched."
+    )
+    return failure(task.item, error)
+
+
+def decoded_bytes(info: MediaInfo | None, selection: Selection, traits: Traits, task: Task) -> int:
+    """What a source takes when it is decoded, as far as its header tells."""
+    if info is None:
+        return 0
+    if info.kind == "sound" or traits.axes == 1:
+        return 24 * task.source.stat().st_size
+    pixels = info.width * info.height
+    if info.kind == "picture":
+        return pixels * _STILL
+    frames = info.frames or _UNKNOWN
+    if selection.seconds is not None:
+        start, stop = selection.seconds
+        if stop is not None:
+            frames = min(frames, int((stop - start) * (info.fps or _RATE)) + 1)
+    if selection.frames is not None:
+        frames = len(range(*selection.frames.indices(frames)))
+    return frames * pixels * (4 if selection.keep_alpha and info.has_alpha else 3)
+
+
+def finished_table(finished: Finished) -> pa.Table:
+    """One row."""
+    return pa.table({"finished": pa.array([pickle.dumps(finished)], type=pa.large_binary())})
+
+
+def finished_of(table: pa.Table) -> list[Finished]:
+    """Those of its rows."""
+    return [pickle.loads(each.as_buffer()) for each in table["finished"]]
