@@ -32,9 +32,18 @@ class Reading:
     """
 
     def __init__(
-        self, source: str | Path | torch.Tensor, selection: Selection, *, ahead: bool = False
+        self,
+        source: str | Path | torch.Tensor,
+        selection: Selection,
+        *,
+        ahead: bool = False,
+        after: threading.Event | None = None,
     ) -> None:
-        """`ahead`: no more than `AHEAD` bytes are read before `go`."""
+        """`ahead`: no more than `AHEAD` bytes are read before `go`; nothing before `after` is set.
+
+        `over` is set when the thread has ended.
+        """
+        self.over, self._after = threading.Event(), after
         self.source, self._selection = source, selection
         self._changed = threading.Condition()
         self._info: MediaInfo | None = None
@@ -125,6 +134,9 @@ class Reading:
 
     def _run(self) -> None:
         try:
+            while self._after is not None and not self._after.wait(_PATIENCE):
+                if self._closed or self._may_go_on:
+                    break
             with looking(self.source, self._selection) as seen:
                 with self._changed:
                     self._info, self._looked = seen.info, True
@@ -135,6 +147,8 @@ class Reading:
             self._end(footage, None)
         except BaseException as error:
             self._end(None, error)
+        finally:
+            self.over.set()
 
     def _end(self, footage: Footage | None, error: BaseException | None) -> None:
         with self._changed:

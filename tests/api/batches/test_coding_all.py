@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from PIL import Image
 
 import tightfit
+from tests.media.makers import cut, write_film
 from tightfit.adapters import find_vae, load_vae
-from tightfit.errors import UsageError
+from tightfit.api import reading
+from tightfit.api.batches import coding_all
+from tightfit.errors import Cancelled, UsageError
 from tightfit.media.info import probe
+from tightfit.media.latents import load_latent
+from tightfit.testing import toy_vae
 
 VAE = "random:flux-vae-mini"
 
@@ -65,3 +73,108 @@ def test_outputs_do_not_go_into_a_file(inputs: Path, tmp_path: Path) -> None:
     """A batch has a folder."""
     with pytest.raises(UsageError, match="go into a folder"):
         tightfit.encode_all(inputs, inputs / "still.png", vae=VAE, card="cpu")
+
+
+def film(path: Path, shade: int) -> Path:
+    """Nine frames of one shade each."""
+    return write_film(path, np.stack([np.full((24, 40, 3), shade + k, np.uint8) for k in range(9)]))
+
+
+def test_the_next_input_is_read_while_one_is_encoded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Never two at a time, and none further ahead; the latents are those of one by one."""
+    names = ["1.mp4", "2.mp4", "3.png", "4.mp4"]
+    for at, name in enumerate(names):
+        if name.endswith("png"):
+            Image.new("RGB", (40, 24), (40, 90, 0)).save(tmp_path / name)
+        else:
+            film(tmp_path / name, 20 * at)
+    events: list[tuple[str, str]] = []
+    read, save = reading.read, coding_all.save_latent
+
+    def reads(source: Any, *more: Any) -> Any:
+        events.append(("begins", source.name))
+        made = read(source, *more)
+        events.append(("ends", source.name))
+        return made
+
+    def saves(out: Path, latent: Any) -> None:
+        for each in threading.enumerate():
+            if "reading" in each.name:
+                each.join()
+        events.append(("saved", out.stem))
+        save(out, latent)
+
+    monkeypatch.setattr(reading, "read", reads)
+    monkeypatch.setattr(coding_all, "save_latent", saves)
+    vae = toy_vae("V3", width=8)
+    done = tightfit.encode_all(
+        [tmp_path / name for name in names], tmp_path / "z", vae=vae, card="virtual:1GiB"
+    )
+    assert done.count("written") == 4
+    turns = [[("begins", name), ("ends", name)] for name in names]
+    saved = [("saved", Path(name).stem) for name in names]
+    assert events == [
+        *turns[0],
+        *turns[1],
+        saved[0],
+        *turns[2],
+        saved[1],
+        *turns[3],
+        *saved[2:],
+    ]
+    for name in names:
+        alone = tightfit.encode(tmp_path / name, vae=vae, card="virtual:1GiB").value.latent
+        assert torch.equal(
+            load_latent(tmp_path / "z" / f"{Path(name).stem}.safetensors").latent, alone
+        )
+    assert not [each for each in threading.enumerate() if each.name.startswith("tightfit")]
+
+
+def test_an_error_of_an_input_that_is_read_ahead_is_its_own(tmp_path: Path) -> None:
+    """The one before it is written, and the one behind it too."""
+    inputs = [film(tmp_path / f"{name}.mp4", 30) for name in "abc"]
+    cut(inputs[1], 0.5)
+    done = tightfit.encode_all(
+        inputs, tmp_path / "z", vae=toy_vae("V3", width=8), card="virtual:1GiB"
+    )
+    assert [each.outcome for each in done.items] == ["written", "failed", "written"]
+    assert done.items[1].error is not None
+    assert "b.mp4" in done.items[1].error
+
+
+@pytest.mark.parametrize("stop", [KeyboardInterrupt, Cancelled])
+def test_a_stop_ends_what_is_read_ahead(tmp_path: Path, stop: type[BaseException]) -> None:
+    """No thread goes on."""
+    inputs = [film(tmp_path / f"{name}.mp4", 30) for name in "abc"]
+
+    def finish(done: object) -> None:
+        raise stop("for the test")
+
+    with pytest.raises(stop):
+        tightfit.encode_all(
+            inputs,
+            tmp_path / "z",
+            vae=toy_vae("V3", width=8),
+            card="virtual:1GiB",
+            finish=finish,
+        )
+    assert not [each for each in threading.enumerate() if each.name.startswith("tightfit")]
+
+
+def test_what_is_there_already_is_not_read_ahead(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It will be kept."""
+    inputs = [film(tmp_path / f"{name}.mp4", 30) for name in "ab"]
+    vae, out = toy_vae("V3", width=8), tmp_path / "z"
+    assert tightfit.encode_all(inputs, out, vae=vae, card="virtual:1GiB").good
+    (out / "a.safetensors").unlink()
+    begun: list[str] = []
+    read = reading.read
+    monkeypatch.setattr(
+        reading, "read", lambda source, *more: begun.append(source.name) or read(source, *more)
+    )
+    assert tightfit.encode_all(inputs, out, vae=vae, card="virtual:1GiB").count("kept") == 1
+    assert begun == ["a.mp4"]

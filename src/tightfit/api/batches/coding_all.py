@@ -12,6 +12,7 @@ from typing import Any
 from torch import nn
 
 from tightfit.adapters import parse_dtype
+from tightfit.api.batches.ahead import Ahead
 from tightfit.api.batches.batch import Batch, Finish, Tell, run
 from tightfit.api.batches.items import LATENTS, PICTURES, SOUNDS, Item, find_items
 from tightfit.api.batches.made_from import Record, latent_is_made, made_from
@@ -50,7 +51,7 @@ def encode_all(
     """Encode many pictures and clips to ``OUT/NAME.safetensors``; the VAE is loaded once.
 
     An input that fails stops nothing. One whose output is there, whole, and made of the same bytes
-    in the same way is not encoded again.
+    in the same way is not encoded again. While one is encoded the next is read.
 
     Args:
         sources: files, patterns such as ``*.png``, or folders, of which the pictures and clips are
@@ -66,7 +67,7 @@ def encode_all(
 
     Raises `UsageError` and `InputError` for what is wrong with all of it, before anything is read.
     """
-    selection_of(options)
+    selection = selection_of(options)
     shared, opened = open_shared(vae, card, options)
     items = items_to_encode(sources, out, shared)
     settings = settings_of(options)
@@ -76,12 +77,14 @@ def encode_all(
         return made_from(item.source, shared, settings)
 
     def do(item: Item) -> Report:
-        return make_latent(item.out, item.source, wanted(item), shared, opened, options)
+        with ahead.of(item) as reading:
+            return make_latent(item.out, reading, wanted(item), shared, opened, options)
 
     def kept(item: Item) -> bool:
         return item.out.is_file() and latent_is_made(item.out, wanted(item))
 
-    return run("encode", items, do, kept, card=opened, tell=tell, finish=finish)
+    with Ahead(items, selection, shared.traits) as ahead:
+        return run("encode", items, do, kept, card=opened, tell=tell, finish=finish)
 
 
 def decode_all(
