@@ -55,7 +55,7 @@ def decode(
     prepare(allocator, card)
     from tightfit import api
     from tightfit.api.batches.items import is_batch
-    from tightfit.api.writing import Target, write_frames
+    from tightfit.api.writing import Target
     from tightfit.cli import batch, show
     from tightfit.cli.output import check_output, sound_for
     from tightfit.media.outputs import Terms
@@ -86,9 +86,7 @@ def decode(
                     out,
                     vae=vae,
                     card=card,
-                    write=lambda to, made: write_frames(
-                        Target(to, terms, allow_nan=allow_nan), made
-                    ),
+                    aim=lambda to: Target(to, terms, allow_nan=allow_nan),
                     written_as=[bits, quality, allow_nan],
                     **shown.told,
                     **options,

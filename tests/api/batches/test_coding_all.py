@@ -14,7 +14,7 @@ from PIL import Image
 import tightfit
 from tests.media.makers import cut, write_film
 from tightfit.adapters import find_vae, load_vae
-from tightfit.api import reading
+from tightfit.api import reading, writing
 from tightfit.api.batches import coding_all
 from tightfit.errors import Cancelled, UsageError
 from tightfit.media.info import probe
@@ -178,3 +178,31 @@ def test_what_is_there_already_is_not_read_ahead(
     )
     assert tightfit.encode_all(inputs, out, vae=vae, card="virtual:1GiB").count("kept") == 1
     assert begun == ["a.mp4"]
+
+
+def test_frames_of_a_batch_are_written_while_they_are_decoded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As those of one decode are: they never lie in memory together."""
+    inputs = [film(tmp_path / f"{name}.mp4", 30) for name in "ab"]
+    vae, card = toy_vae("V3", width=8), "virtual:1GiB"
+    assert tightfit.encode_all(inputs, tmp_path / "z", vae=vae, card=card).good
+    taken: list[int] = []
+    take = writing.FrameSink.take
+
+    def takes(sink: Any, samples: torch.Tensor) -> None:
+        taken.append(samples.shape[2])
+        take(sink, samples)
+
+    monkeypatch.setattr(writing.FrameSink, "take", takes)
+    done = tightfit.decode_all(tmp_path / "z", tmp_path / "out", vae=vae, card=card)
+    assert taken == [1, 4, 4] * 2
+    for each in done.items:
+        assert each.report is not None
+        assert each.report.output == {
+            "frames": 9,
+            "width": 40,
+            "height": 24,
+            "path": str(each.out),
+        }
+        assert probe(each.out).frames == 9

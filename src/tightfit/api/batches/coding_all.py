@@ -18,10 +18,9 @@ from tightfit.api.batches.items import LATENTS, PICTURES, SOUNDS, Item, find_ite
 from tightfit.api.batches.made_from import Record, latent_is_made, made_from
 from tightfit.api.coding import decode, encode, selected
 from tightfit.api.memory import open_memory
-from tightfit.api.result import Frames
 from tightfit.api.sources import Selection
 from tightfit.api.work import Chosen
-from tightfit.api.writing import Target, write_frames
+from tightfit.api.writing import Target
 from tightfit.card import Card, open_card
 from tightfit.errors import InputError, UsageError
 from tightfit.media.latents import probe_latent, save_latent
@@ -34,8 +33,8 @@ _SELECTION = ("frames", "fps", "seconds", "pad", "keep_alpha", "background")
 _WITHOUT_EFFECT = ("vram", "reserve", "mode", "allocator", "estimate", "allow_cpu", "watching")
 """Options that change where and how fast, and what comes out by rounding alone."""
 
-Write = Callable[[Path, Frames], tuple[str, ...]]
-"""Writes frames to a path, and tells what had to be done to them."""
+Aim = Callable[[Path], Target]
+"""How frames are written to a path."""
 
 
 def encode_all(
@@ -93,7 +92,7 @@ def decode_all(
     *,
     vae: str | nn.Module | Vae,
     card: str | Card | None = None,
-    write: Write | None = None,
+    aim: Aim = Target,
     written_as: Any = None,
     tell: Tell | None = None,
     finish: Finish | None = None,
@@ -101,13 +100,14 @@ def decode_all(
 ) -> Batch:
     """Decode many latents to ``OUT/NAME.png``, or ``.mp4`` for clips; the VAE is loaded once.
 
-    As `encode_all`; what each output was made of is kept in ``OUT/.tightfit-batch.json``.
+    As `encode_all`; what each output was made of is kept in ``OUT/.tightfit-batch.json``. Frames
+    are written while they are decoded.
 
     Args:
         latents: files, patterns, or folders, of which the ``.safetensors`` and ``.latent`` are
             meant.
-        write: writes frames; None takes the usual writer for the name.
-        written_as: what of `write` changes an output, as JSON.
+        aim: how they are written, for a path that says what is written.
+        written_as: what of `aim` changes an output, as JSON.
         options: those of `decode`.
     """
     folder = folder_of(out)
@@ -122,10 +122,10 @@ def decode_all(
 
     def do(item: Item) -> Report:
         made = wanted(item)
-        result = decode(item.source, vae=shared, card=opened, **options)
-        notes = (write or _write)(item.out, result.value)
+        _check(item)
+        result = decode(item.source, vae=shared, card=opened, out=aim(item.out), **options)
         record.add(item.out, made)
-        return result.report.with_output(path=str(item.out)).with_adjusted(*notes)
+        return result.report
 
     def kept(item: Item) -> bool:
         return item.out.exists() and record.is_made(item.out, wanted(item))
@@ -207,8 +207,9 @@ def _ending(latent: Path) -> str:
     return ".png"
 
 
-def _write(out: Path, frames: Frames) -> tuple[str, ...]:
-    count, channels = frames.pixels.shape[:2]
-    if count:
-        check_frames(out, PLAIN, frames=count, alpha=channels == 4, what=str(out))
-    return write_frames(Target(out), frames)
+def _check(item: Item) -> None:
+    """Refuse an output that does not hold what the latent holds, before it is decoded."""
+    header = probe_latent(item.source)
+    if header.latent.dim() > 3:
+        alpha = header.alpha is not None
+        check_frames(item.out, PLAIN, frames=header.pictures, alpha=alpha, what=str(item.source))
