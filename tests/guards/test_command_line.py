@@ -34,7 +34,8 @@ MEMORY = {
 SURFACE = {
     "encode": MEMORY
     | {"-o", "--out", "--vae", "--keep-alpha", "--background", "--frames", "--fps"}
-    | {"--seconds", "--pad", "--sample"},
+    | {"--seconds", "--pad", "--sample"}
+    | {"--engine", "--address", "--cards", "--shards", "--shard-format"},
     "decode": MEMORY | {"-o", "--out", "--vae", "--allow-nan", "--bits", "--quality", "--sound"},
     "generate": MEMORY
     | {"-o", "--out", "--prompt", "--prompts", "--negative", "--width", "--height", "--frames"}

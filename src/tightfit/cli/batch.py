@@ -11,7 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    TextColumn,
+    TimeElapsedColumn,
+)
 
 from tightfit.cli import show
 from tightfit.cli.asked import interrupts
@@ -22,7 +29,7 @@ from tightfit.watch import Recorder
 
 if TYPE_CHECKING:
     from tightfit.api import Watching
-    from tightfit.api.batches.batch import Batch, Finish, Tell
+    from tightfit.api.batches.batch import Batch, Finish, ItemDone, Tell
     from tightfit.api.batches.items import Item
 
 
@@ -47,10 +54,15 @@ def check_records(voice: Voice, out: Path) -> None:
         raise UsageError(f"{out} is the output and --report: give each a name of its own.")
 
 
-def run_batch(voice: Voice, title: str, work: Callable[[Shown], Batch]) -> None:
-    """Do `work`; afterwards the report and the summary are written. Exits where items failed."""
+def run_batch(
+    voice: Voice, title: str, work: Callable[[Shown], Batch], *, bar: Progress | None = None
+) -> None:
+    """Do `work`; afterwards the report and the summary are written. Exits where items failed.
+
+    `bar` is one of its own columns; those that a description comes into are told of each item.
+    """
     try:
-        with _shown(voice, title) as shown:
+        with _shown(voice, title, bar or usual_bar(voice)) as shown:
             done = work(shown)
     except (KeyboardInterrupt, Cancelled) as stop:  # typer would drop the note of what is done
         raise Cancelled("The batch was cancelled.") from stop
@@ -63,22 +75,27 @@ def run_batch(voice: Voice, title: str, work: Callable[[Shown], Batch]) -> None:
         raise typer.Exit(done.exit_code)
 
 
-@contextmanager
-def _shown(voice: Voice, title: str) -> Iterator[Shown]:
-    from tightfit.api import Watching
-
-    watching = Watching(Recorder(fine=voice.trace is not None))
-    bar = Progress(
+def usual_bar(voice: Voice, *more: ProgressColumn) -> Progress:
+    """Which item, how many of them, for how long, and `more`."""
+    return Progress(
         TextColumn("{task.description}"),
         BarColumn(),
         MofNCompleteColumn(),
         TimeElapsedColumn(),
+        *more,
         console=show.notices,
         transient=True,
         disable=voice.quiet or not show.notices.is_terminal,
     )
+
+
+@contextmanager
+def _shown(voice: Voice, title: str, bar: Progress) -> Iterator[Shown]:
+    from tightfit.api import Watching
+
+    watching = Watching(Recorder(fine=voice.trace is not None))
     with bar:
-        task = bar.add_task(title, total=None)
+        task = bar.add_task(title, total=None, failures=0)
         current = [""]
 
         def tell(behind: int, total: int, item: Item) -> None:
@@ -92,19 +109,23 @@ def _shown(voice: Voice, title: str) -> Iterator[Shown]:
             bar.update(task, description=f"{title} {escape(current[0])}, {rung}{part}")
 
         watching.progress = progress
+        failures = [0]
+
+        def finish(done: ItemDone) -> None:
+            failures[0] += done.outcome == "failed"
+            bar.update(task, failures=failures[0])
+            _say(voice, done)
+
         try:
-            yield Shown(watching, tell, lambda done: _say(voice, done))
+            yield Shown(watching, tell, finish)
         finally:
             if voice.trace is not None:
                 with whole_file(voice.trace) as part:
                     watching.recorder.write(part)
 
 
-def _say(voice: Voice, done: object) -> None:
+def _say(voice: Voice, done: ItemDone) -> None:
     """What became of one item: results on stdout, what failed on stderr."""
-    from tightfit.api.batches.batch import ItemDone
-
-    assert isinstance(done, ItemDone)
     if interrupts.get():  # what a library made of one does not count as an item that failed
         raise KeyboardInterrupt
     if done.outcome == "failed":

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from tightfit.cli import cluster as c
 from tightfit.cli import options as o
 
 
@@ -56,6 +57,11 @@ def encode(
     no_estimate: o.NoEstimate = False,
     allow_cpu: o.AllowCpu = False,
     allow_pickle: o.AllowPickle = False,
+    engine: c.Engine = "local",
+    address: c.Address = None,
+    cards: c.Cards = None,
+    shards: c.Shards = None,
+    shard_format: c.ShardFormat = None,
     report: o.ReportFile = None,
     trace: o.TraceFile = None,
     verbose: o.Verbose = False,
@@ -90,7 +96,37 @@ def encode(
         "background": background,
         "sample": sample,
     }
+    many = {
+        "--address": address,
+        "--cards": cards,
+        "--shards": shards,
+        "--shard-format": shard_format,
+    }
+    on_many = c.is_on_many(engine, voice, card=card, options=many)
     with api.pickles_allowed(allow_pickle):
+        if on_many:
+            from tightfit.cluster.encoding import encode_on_cards
+
+            batch.check_records(voice, out)
+            batch.run_batch(
+                voice,
+                "encode",
+                lambda shown: encode_on_cards(
+                    sources,
+                    out,
+                    vae=vae,
+                    cards=cards,
+                    address=address,
+                    shards=shards,
+                    shard_format=shard_format,
+                    pickles=allow_pickle,
+                    tell=shown.tell,
+                    finish=shown.finish,
+                    **options,
+                ),
+                bar=c.bar(voice),
+            )
+            return
         if is_batch(sources, out, folder_is_one=True):
             batch.check_records(voice, out)
             batch.run_batch(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import pickle
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -23,6 +23,7 @@ _AHEAD = 2
 """Items that wait at a card, the one in work among them."""
 _BLOCKS = 10_000
 """Ray tasks that items are shared by; a task of several reads one after the other."""
+_ERRANDS = 2
 _PART_OF_STORE = 0.5
 """Of the object store, for decoded items that wait; the rest is for those being passed on."""
 
@@ -93,6 +94,36 @@ def run(tasks: Sequence[Task], order: Order, connection: Connection) -> Iterator
         except ray.exceptions.RayError as error:
             first = (str(error).strip() or type(error).__name__).splitlines()[0]
             raise JobFailed(f"Ray gave up: {first}. What is written stays.") from error
+
+
+class Errands:
+    """Work beside the pipeline, a little of it at once, in processes of Ray's."""
+
+    def __init__(self) -> None:
+        self._running: list[Any] = []
+        self._error: Exception | None = None
+
+    def send(self, work: Callable[..., object], *arguments: object) -> None:
+        """Do ``work(*arguments)``, which may be done twice where a process dies."""
+        while len(self._running) >= _ERRANDS:
+            self._collect()
+        errand = ray.remote(work).options(num_cpus=0, max_retries=-1)
+        self._running.append(errand.remote(*arguments))
+
+    def wait(self) -> None:
+        """Until all is done. Raises the first error of any."""
+        while self._running:
+            self._collect()
+        if self._error is not None:
+            raise self._error
+
+    def _collect(self) -> None:
+        (ready,), self._running = ray.wait(self._running)
+        try:
+            ray.get(ready)
+        except ray.exceptions.RayTaskError as error:
+            cause = error.cause if isinstance(error.cause, Exception) else error
+            self._error = self._error or cause
 
 
 @contextmanager

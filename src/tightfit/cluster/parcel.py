@@ -30,12 +30,14 @@ class Parcel:
         made: what its output will be made of, as `made_from` tells.
         footage: what was read; None where nothing is left to do.
         done: what became of it already.
+        output: SHA-256 and size of an output that was there.
     """
 
     task: Task
     made: dict[str, Any] | None = None
     footage: Footage | None = None
     done: ItemDone | None = None
+    output: tuple[str, int] | None = None
 
 
 def to_table(parcel: Parcel) -> pa.Table:

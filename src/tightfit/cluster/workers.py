@@ -6,6 +6,7 @@ import pickle
 import time
 from collections.abc import Iterable, Iterator
 from fractions import Fraction
+from pathlib import Path
 from typing import Any, Protocol
 
 import pyarrow as pa
@@ -19,6 +20,7 @@ from tightfit.api.work import Chosen
 from tightfit.card import Card, open_card
 from tightfit.cluster.desk import TRIES
 from tightfit.cluster.parcel import Delivered, Parcel, from_table, to_table
+from tightfit.cluster.shards.groups import held
 from tightfit.cluster.task import Finished, Order, Task
 from tightfit.errors import InputError, JobFailed
 from tightfit.media.info import MediaInfo
@@ -67,8 +69,10 @@ class Reader:
                     f"{task.sha256}."
                 )
             made = made_of(content, self._order.told, self._order.settings)
-            if task.out.is_file() and latent_is_made(task.out, made):
-                return Parcel(task, made, done=ItemDone(task.source, task.out, "kept"))
+            output = _made_before(task, made)
+            if output is not None:
+                kept = ItemDone(task.source, task.out, "kept")
+                return Parcel(task, made, done=kept, output=output)
             return self._read(task, made)
         except Exception as error:
             return Parcel(task, done=failure(task.item, error))
@@ -127,12 +131,24 @@ class Encoder:
                         lambda _: False,
                         self._card,
                     )
-        if done.outcome == "failed" or not task.out.is_file():
+        if done.outcome == "failed":
             return Finished(task.index, done, source)
-        return Finished(task.index, done, source, content_of(task.out), task.out.stat().st_size)
+        return Finished(task.index, done, source, *(parcel.output or _output(task.out)))
 
     def _make(self, task: Task, footage: Delivered, made: dict[str, Any]) -> Report:
         return make_latent(task.out, footage, made, self._chosen, self._card, self._order.options)
+
+
+def _made_before(task: Task, made: dict[str, Any]) -> tuple[str, int] | None:
+    """SHA-256 and size of an output that is there and right: by itself, or in its shard."""
+    if task.out.is_file() and latent_is_made(task.out, made):
+        return _output(task.out)
+    member = None if task.shard is None else held(task.shard, task.name, made)
+    return None if member is None else (member.sha256, member.size)
+
+
+def _output(out: Path) -> tuple[str, int]:
+    return content_of(out), out.stat().st_size
 
 
 def fell(task: Task, doing: str) -> ItemDone:
