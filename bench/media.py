@@ -1,21 +1,26 @@
 """What reading and writing frames adds to an encode and a decode.
 
     python bench/media.py                    # the true-size Wan 2.1 VAE, random weights, on cuda:0
+    python bench/media.py --only encode      # under a minute
     python bench/media.py --cpu              # a narrow one and a small clip, on the host
 
 A clip is written to a file first. Then, in turn and in one run: it is encoded from a tensor that is
 in memory, and from the file; its latent is decoded to memory, and to a file. The ratio of the
-medians is what files add; so is what reading and writing take alone, where the clock is unsteady.
-The VAE is loaded once, before the clock starts. Last, seven frames are read of a long clip, and of
-one that ends shortly after them: the same, if nothing behind them counts.
+medians is what files add, and whether the latents are the same is told with it; what reading and
+writing take alone is what would be added if nothing else went on meanwhile. The VAE is loaded once,
+before the clock starts. Eight files of the first size are encoded as a batch, beside eight encodes
+from memory whose latents are saved, too: seconds for each. Last, seven frames are read of a long
+clip, and of one that ends shortly after them: the same, if nothing behind them counts.
 """
 
 from __future__ import annotations
 
 import argparse
+import shutil
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 from statistics import median
@@ -31,11 +36,14 @@ from tightfit.adapters import find_vae, load_vae
 from tightfit.card import open_card
 from tightfit.media.clip import parse_frames, read_clip
 from tightfit.media.clip_writer import ClipWriter
+from tightfit.media.latents import save_latent
 from tightfit.media.outputs import open_frames
 from tightfit.run.vae import Vae
 
 _PIECE = 16
 LONG, SHORT, ASKED = 600, 130, "100:113:2"
+BATCH = 8
+PARTS = ("encode", "batch", "decode", "read")
 REHEARSED = ["13x128x128"]
 
 
@@ -82,10 +90,15 @@ def rows_of(job: str, seconds: dict[str, list[float]]) -> list[Row]:
     ]
 
 
-def coded(vae: Vae, path: Path, asked: argparse.Namespace, name: str) -> list[Row]:
-    """An encode from memory and from the file, a decode to memory and to a file."""
-    terms = {"vae": vae, "card": asked.card, **({"vram": asked.vram} if asked.vram else {})}
-    pixels = read_clip(path).pixels
+def terms_of(vae: Vae, asked: argparse.Namespace) -> dict[str, Any]:
+    """Of every encode and decode."""
+    return {"vae": vae, "card": asked.card, **({"vram": asked.vram} if asked.vram else {})}
+
+
+def encoded(vae: Vae, path: Path, asked: argparse.Namespace, name: str) -> list[Row]:
+    """An encode from memory and from the file."""
+    terms, pixels = terms_of(vae, asked), read_clip(path).pixels
+    one, other = (tightfit.encode(each, **terms).value.latent for each in (pixels, path))
     seconds = timed(
         {
             "from memory": lambda: tightfit.encode(pixels, **terms),
@@ -94,7 +107,38 @@ def coded(vae: Vae, path: Path, asked: argparse.Namespace, name: str) -> list[Ro
         },
         asked.rounds,
     )
-    rows = rows_of(f"encode {name}", seconds)
+    first, second, *rest = rows_of(f"encode {name}", seconds)
+    return [first, replace(second, bit_equal=torch.equal(one, other)), *rest]
+
+
+def batched(vae: Vae, path: Path, asked: argparse.Namespace, name: str) -> list[Row]:
+    """For each of eight files: as a batch, and from memory one after the other."""
+    terms, pixels = terms_of(vae, asked), read_clip(path).pixels
+    folder = path.with_name("batch")
+    folder.mkdir()
+    files = [shutil.copy(path, folder / f"{at}{path.suffix}") for at in range(BATCH)]
+    out = folder / "out"
+
+    def from_memory() -> None:
+        for at in range(BATCH):
+            save_latent(folder / f"{at}.safetensors", tightfit.encode(pixels, **terms).value)
+
+    def as_a_batch() -> None:
+        shutil.rmtree(out, ignore_errors=True)
+        done = tightfit.encode_all(files, out, **terms)
+        assert done.count("written") == BATCH, done.summary
+
+    seconds = timed(
+        {"from memory, each saved": from_memory, f"per item of a batch of {BATCH}": as_a_batch},
+        min(2, asked.rounds),
+    )
+    each = {who: [taken / BATCH for taken in times] for who, times in seconds.items()}
+    return rows_of(f"encode {BATCH} clips of {name}", each)
+
+
+def decoded(vae: Vae, path: Path, asked: argparse.Namespace, name: str) -> list[Row]:
+    """A decode to memory and to a file."""
+    terms = terms_of(vae, asked)
     latent = tightfit.encode(path, **terms).value
     out = path.with_name("out.mp4")
     made = tightfit.decode(latent, **terms).value
@@ -113,7 +157,7 @@ def coded(vae: Vae, path: Path, asked: argparse.Namespace, name: str) -> list[Ro
         },
         asked.rounds,
     )
-    return rows + rows_of(f"decode {name}", seconds)
+    return rows_of(f"decode {name}", seconds)
 
 
 def parts(folder: Path, rounds: int) -> list[Row]:
@@ -143,6 +187,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "--sizes", nargs="+", default=["13x768x768", "81x832x480"], metavar="FRAMESxWIDTHxHEIGHT"
     )
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument(
+        "--only", nargs="+", choices=PARTS, default=list(PARTS), help="these parts; a batch is one"
+    )
     parser.add_argument("--commit", help="of this source, where git cannot tell")
     parser.add_argument("-o", "--output", type=Path, help="a file for the rows")
     asked = parser.parse_args(arguments)
@@ -156,10 +203,18 @@ def main(arguments: Sequence[str] | None = None) -> None:
         for size in asked.sizes:
             frames, width, height = (int(part) for part in size.split("x"))
             path = film(folder / f"{size}.mp4", frames, width, height)
-            rows += coded(vae, path, asked, f"{size} with {asked.vae}, {asked.dtype}")
-        rows += parts(folder, asked.rounds)
+            name = f"{size} with {asked.vae}, {asked.dtype}"
+            if "encode" in asked.only:
+                rows += encoded(vae, path, asked, name)
+            if "batch" in asked.only and size == asked.sizes[0]:
+                rows += batched(vae, path, asked, name)
+            if "decode" in asked.only:
+                rows += decoded(vae, path, asked, name)
+        if "read" in asked.only:
+            rows += parts(folder, asked.rounds)
     for row in rows:
-        print(f"{row.job} | {row.who}: {row.seconds:.4f} s; {row.note}")
+        same = {True: "; the same latent", False: "; ANOTHER LATENT", None: ""}[row.bit_equal]
+        print(f"{row.job} | {row.who}: {row.seconds:.4f} s; {row.note}{same}")
     if asked.output is not None:
         machine = machine_of(open_card(asked.card))
         versions = {**versions_of(asked.commit), "av": av.__version__}

@@ -113,7 +113,7 @@ def read_clip(
             coming.append(pool.submit(shot.pixels))
             times.append(shot.time)
             length = shot.length
-            if len(coming) > _AHEAD:
+            while coming and (len(coming) > _AHEAD or coming[0].done()):
                 pile.add(coming.popleft().result())
         for each in coming:
             pile.add(each.result())
