@@ -126,6 +126,7 @@ def test_json_has_these_keys_and_no_others() -> None:
         "mode",
         "card",
         "rates",
+        "annexe",
         "together",
         "exact",
         "peak_allocated_bytes",

@@ -9,12 +9,14 @@ from torch import nn
 
 from tightfit.adapters.live.pipeline import is_pipeline
 from tightfit.api import fitting
+from tightfit.api.annexes import Overflow
 from tightfit.api.sharing import pipelines
 from tightfit.api.sharing.pipelines import FittedPipeline
 from tightfit.api.sharing.session import open_any
 from tightfit.api.sharing.shared_card import unfit_alone
 from tightfit.card import Card
 from tightfit.errors import UsageError
+from tightfit.plan.budget import BudgetWish
 from tightfit.run.fitting.fitted import Fitted
 
 T = TypeVar("T")
@@ -34,6 +36,8 @@ def fit(
     method: str = "forward",
     traces: bool = False,
     compares: bool = False,
+    overflow: str | Card | None = None,
+    overflow_vram: str | int | None = None,
 ) -> T:
     """Let `x` run on a card that is smaller than it, with the numbers it would have anyway.
 
@@ -74,6 +78,9 @@ def fit(
         method: what `example` is for: ``forward``, ``encode`` or ``decode``.
         traces: of a module: keep what each step did, in ``fitted(module).session.steps``.
         compares: for finding faults: wait for each copy, and compare it with what was to arrive.
+        overflow: another card, such as ``cuda:1``, on which lies what streams, to be copied from
+            there instead of from the host where that is faster. Nothing is computed there.
+        overflow_vram: of that, what may be used; by default all that is free.
 
     Returns:
         `x` itself, to be used as before. `unfit` gives it back as it was.
@@ -90,7 +97,12 @@ def fit(
         if example is not None or traces or compares:
             raise UsageError("example, traces and compares are of a module, not of a pipeline.")
         pipelines.fit_pipeline(
-            x, compute=compute, open_all=lambda: open_any(one, cards), where=where, **terms
+            x,
+            compute=compute,
+            open_all=lambda: open_any(one, cards),
+            where=where,
+            overflow=None if overflow is None else (lambda: open_any(overflow)[0], overflow_vram),
+            **terms,
         )
         return x
     if not isinstance(x, nn.Module):
@@ -100,6 +112,10 @@ def fit(
     if cards is not None or where is not None:
         raise UsageError("cards are for a pipeline: a module computes on one card.")
     terms |= {"card": one, "method": method, "traces": traces, "compares": compares}
+    if overflow is not None:
+        other = open_any(overflow)[0]
+        budget = BudgetWish.of(overflow_vram, None).on(other.name, other.read().total)
+        terms["overflow"] = Overflow.all_of(other, budget)
     fitting.fit(x, example=example, compute=fitting.one_dtype(compute), **terms)
     return x
 

@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from tightfit.adapters.gguf_types import refuse_unreadable
+from tightfit.api.annexes import Overflow
 from tightfit.card import Card, open_card
 from tightfit.card.host_memory import read_host_memory
 from tightfit.card.outlook import look
@@ -54,6 +55,7 @@ def fit(
     method: str = "forward",
     traces: bool = False,
     compares: bool = False,
+    overflow: Overflow | None = None,
 ) -> nn.Module:
     """`tightfit.fit` of a module.
 
@@ -73,7 +75,18 @@ def fit(
     amount = wish.on(opened.name, opened.read().total)
     call = None if example is None else _call(method, example)
     dtype = dtype_of(compute)
-    _take(module, opened, amount, mode, pack, call, compute=dtype, traces=traces, compares=compares)
+    _take(
+        module,
+        opened,
+        amount,
+        mode,
+        pack,
+        call,
+        compute=dtype,
+        traces=traces,
+        compares=compares,
+        overflow=overflow,
+    )
     return module
 
 
@@ -89,6 +102,7 @@ def fit_at_rest(
     others: Callable[[], int] | None = None,
     once: bool = False,
     home: torch.device | None = None,
+    overflow: Overflow | None = None,
 ) -> Fitted:
     """As `fit`, for somebody who has more models than this one: its first call brings it.
 
@@ -111,6 +125,7 @@ def fit_at_rest(
         others=others,
         once=once,
         home=home,
+        overflow=overflow,
     )
 
 
@@ -150,6 +165,7 @@ def _take(
     others: Callable[[], int] | None = None,
     once: bool = False,
     home: torch.device | None = None,
+    overflow: Overflow | None = None,
 ) -> Fitted:
     """Fit it; where that fails, it is nobody's."""
     refuse_unsupported(module, card)
@@ -168,7 +184,12 @@ def _take(
         once=once,
         home=home,
     )
+    why = None
+    if overflow is not None:
+        annexe, peer, why = overflow.for_card(card, terms.supply)
+        terms = replace(terms, annexe=annexe, peer=peer)
     kept = Fitted(module, card, terms, turn=card.alone)
+    kept.notes += [] if why is None else [why]
     _claim(module, kept)
     compute_in(module, compute)
     try:

@@ -169,7 +169,7 @@ def _virtual(name: str) -> Outlook:
         context=spec.context,
         context_source="table" if known else "measured",
         held_by_others=spec.others,
-        link=known.link_bytes_per_s if known else None,
+        link=spec.link or (known.link_bytes_per_s if known else None),
         flops=known.flops if known else None,
         bf16=spec.bf16,
         scratch=spec.allocator != "exact",

@@ -33,6 +33,32 @@ class LinkRates:
     about: str
 
 
+def measure_peer(
+    device: torch.device, other: torch.device, *, free: int | None, most: int = MOST_BYTES
+) -> tuple[int | None, str]:
+    """Bytes a second from `other` to `device`, two CUDA devices, and what was copied, for people.
+
+    The first copy lets the two reach one another, where they can; else copies go through the host,
+    and that is what is measured. `free` is of the card with less room. As `measure_link`, nothing
+    is raised, and what was taken stays in the caches.
+    """
+    if device.type != "cuda" or other.type != "cuda":
+        return None, "not measured: these are no two CUDA devices"
+    size = most if free is None else min(most, free // _SHARE_OF_FREE)
+    if size < _LEAST_BYTES:
+        return None, "not measured: a card is full"
+    reach: Any = torch.cuda.can_device_access_peer
+    try:
+        target = torch.empty(size, dtype=torch.uint8, device=device)
+        source = torch.ones(size, dtype=torch.uint8, device=other)
+        way = "directly" if reach(device, other) else "through the host"
+        copy = lambda: target.copy_(source, non_blocking=True)  # noqa: E731
+        rate = _rate(copy, size, other, _PINNED_COPIES)
+    except (RuntimeError, AssertionError) as error:
+        return None, f"not measured: {_first_line(error)}"
+    return rate, f"copies of {format_bytes(size)}, {way}"
+
+
 def measure_link(device: torch.device, *, free: int | None, most: int = MOST_BYTES) -> LinkRates:
     """Copy at most `most` bytes, and at most an eighth of `free`, to `device` several times.
 

@@ -55,6 +55,7 @@ def as_dict(plan: Plan) -> dict[str, Any]:
                 ("compute", supply.compute),
             )
         },
+        "annexe": _annexe_dict(plan),
         "together": plan.together,
         "exact": plan.exact,
         "peak_allocated_bytes": plan.peak_allocated,
@@ -63,6 +64,32 @@ def as_dict(plan: Plan) -> dict[str, Any]:
         "host": plan.host.as_dict() if plan.host else None,
         "not_predicted": list(plan.not_predicted),
         "shortage": None if plan.fits else str(plan.shortage()),
+    }
+
+
+def _annexe_dict(plan: Plan) -> dict[str, Any] | None:
+    """The second card has books of its own."""
+    annexe = plan.supply.annexe
+    if annexe is None:
+        return None
+    parked = max(plan.parked, default=0)
+    return {
+        "card": annexe.card,
+        "total_bytes": annexe.total,
+        "budget_bytes": annexe.budget,
+        "room_bytes": annexe.room,
+        "per_second": annexe.rate.per_second,
+        "source": annexe.rate.source,
+        "ledger": {
+            "held": {"bytes": annexe.held, "source": "measured"},
+            "weights_parked": {"bytes": parked, "source": "predicted"},
+            "context": {"bytes": annexe.context.bytes, "source": annexe.context.source},
+            "held_by_others": {
+                "bytes": annexe.held_by_others.bytes,
+                "source": annexe.held_by_others.source,
+            },
+            "reserve": {"bytes": annexe.reserve, "source": "measured"},
+        },
     }
 
 

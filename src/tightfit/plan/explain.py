@@ -57,7 +57,7 @@ def _lines(plan: Plan, most: int) -> list[str]:
         lines += _sentences(plan, stage, most)
     if len(shown) < len(plan.stages):
         lines.append(f"{len(plan.stages) - len(shown)} stages that need less are not shown.")
-    lines += _host(plan)
+    lines += [*_annexe(plan), *_host(plan)]
     if plan.not_predicted:
         unknown = f"Not predicted, and in no sum: {', '.join(plan.not_predicted)}."
         lines += _wrapped(unknown, most)
@@ -219,6 +219,20 @@ def _changes(stage: StagePlan) -> list[str]:
     if stage.keeps_all:
         changes.append(f"+{at_least(stage.keeps_all)} keeps all weights resident")
     return [f"  {'; '.join(changes)}."] if changes else []
+
+
+def _annexe(plan: Plan) -> list[str]:
+    annexe = plan.supply.annexe
+    if annexe is None:
+        return []
+    parked = max(plan.parked, default=0)
+    rate = f" at {_rate(annexe.rate)}" if annexe.rate.per_second is not None else ""
+    return _wrapped(
+        f"On {annexe.card}: {format_bytes(parked)} of what streams lies there and is copied from "
+        f"there{rate}; {format_bytes(annexe.room)} of its budget of {format_bytes(annexe.budget)} "
+        "can be had for it.",
+        2,
+    )
 
 
 def _host(plan: Plan) -> list[str]:

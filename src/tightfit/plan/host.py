@@ -44,7 +44,7 @@ class HostPlan:
         pinned: bytes of weights that are.
         pinned_real: what they take.
         activations: what strips keep there.
-        where: (model, piece) → ``pinned``, ``staged`` or ``mapped``.
+        where: (model, piece) → ``parked``, ``pinned``, ``staged`` or ``mapped``.
         needs: what has to be in memory in any case.
     """
 
@@ -70,7 +70,7 @@ class HostPlan:
 
     def copied(self, model: str, residency: Residency) -> Copied:
         """What one call with `residency` of a stage of `model` copies, from where."""
-        sums = {"pinned": 0, "staged": 0, "mapped": 0}
+        sums = {"pinned": 0, "staged": 0, "mapped": 0, "parked": 0}
         for piece in residency.streamed:
             sums[self.where[model, piece.name]] += piece.moved
         return Copied(**sums)
@@ -114,17 +114,24 @@ def streamed_pieces(
 
 
 def plan_host(
-    host: Host, weights: dict[str, tuple[int, bool]], pieces: Sequence[Streamed], *, strips: Figure
+    host: Host,
+    weights: dict[str, tuple[int, bool]],
+    pieces: Sequence[Streamed],
+    *,
+    strips: Figure,
+    annexe: int = 0,
 ) -> HostPlan:
     """Pin what is copied most often, within what the host has; the rest is staged or mapped.
 
     Masters are all in memory if there is room for them; else those that lie in files stay there,
-    except the buffers that streaming copies from, as far as they fit.
+    except the buffers that streaming copies from, as far as they fit. What is copied from a second
+    card stays where it is.
 
     Args:
         weights: by model, bytes of its masters and whether they can stay in their file.
         pieces: what is streamed.
         strips: what activations take of the host.
+        annexe: bytes that may lie on a second card; those that are copied most often do.
     """
     everything = sum(size for size, _ in weights.values())
     bound = sum(size for size, mapped in weights.values() if not mapped)
@@ -135,6 +142,11 @@ def plan_host(
     where: dict[tuple[str, str], str] = {}
     pinned = real = 0
     for piece in _often_first(pieces):
+        if piece.bytes <= annexe:
+            annexe -= piece.bytes
+            where[piece.model, piece.name] = "parked"
+            masters -= piece.bytes if piece.mapped and all_in_memory else 0
+            continue
         took = rounded(piece.bytes, host.rounding)
         inside = all_in_memory or not piece.mapped
         spare = room - masters - real
@@ -151,7 +163,9 @@ def plan_host(
         room=host.room,
         masters=masters,
         mapped=max(0, everything - masters - pinned),
-        pinned_asked=sum(piece.bytes for piece in pieces),
+        pinned_asked=sum(
+            piece.bytes for piece in pieces if where[piece.model, piece.name] != "parked"
+        ),
         pinned=pinned,
         pinned_real=real,
         activations=strips,

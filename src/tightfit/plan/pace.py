@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from tightfit.plan.demand import Demand
-from tightfit.plan.figure import Source, weakest
+from tightfit.plan.figure import UNKNOWN_RATE, Source, weakest
 from tightfit.plan.supply import Supply
 
 
@@ -17,11 +17,12 @@ class Copied:
     pinned: int = 0
     staged: int = 0
     mapped: int = 0
+    parked: int = 0
 
     @property
     def bytes(self) -> int:
-        """From all three."""
-        return self.pinned + self.staged + self.mapped
+        """From all of them."""
+        return self.pinned + self.staged + self.mapped + self.parked
 
 
 @dataclass(frozen=True)
@@ -87,10 +88,12 @@ def compute_seconds(demand: Demand, supply: Supply) -> tuple[float | None, Sourc
 def pace_of(demand: Demand, supply: Supply, copied: Copied, *, overlaps: bool) -> Pace:
     """The limit of one call of `demand` that copies so much."""
     computing, source = compute_seconds(demand, supply)
+    peer = UNKNOWN_RATE if supply.annexe is None else supply.annexe.rate
     times = (
         (supply.link, supply.link.seconds(copied.pinned), copied.pinned),
         (supply.staged, supply.staged.seconds(copied.staged), copied.staged),
         (supply.disk, supply.disk.seconds(copied.mapped), copied.mapped),
+        (peer, peer.seconds(copied.parked), copied.parked),
     )
     copying: float | None = 0.0
     sources: list[Source] = [] if computing is None else [source]

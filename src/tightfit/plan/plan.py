@@ -29,6 +29,7 @@ class Plan:
         together: the weights of all stages stay on the card from one to the next.
         host: None where nothing is known of the host.
         not_predicted: what the sums leave out, in words.
+        parked: by stage, bytes of what streams that lie on the supply's second card.
     """
 
     supply: Supply
@@ -37,6 +38,7 @@ class Plan:
     together: bool
     host: HostPlan | None
     not_predicted: tuple[str, ...]
+    parked: tuple[int, ...] = ()
 
     @property
     def fits(self) -> bool:
@@ -73,6 +75,11 @@ class Plan:
                 residency = stage.residency
                 if residency.resident_bytes + residency.streamed_bytes != stage.demand.weights:
                     raise BooksError(f"weights of `{stage.demand.stage}` are lost in the plan")
+        annexe = self.supply.annexe
+        if annexe is not None and max(self.parked, default=0) > annexe.room:
+            raise BooksError(
+                f"the plan takes {max(self.parked)} of {annexe.room} bytes of {annexe.card}"
+            )
         if self.fits and self.host is not None and self.host.taken > self.host.room:
             raise BooksError(f"the plan takes {self.host.taken} of {self.host.room} bytes of RAM")
 
@@ -119,11 +126,13 @@ def make(
             for outline, beside in zip(outlines, idle, strict=True)
         ]
     host = _host(demands, stages, supply)
-    stages = [_paced(stage, supply, host) for stage in stages]
+    copied = [_copied(stage, supply, host) for stage in stages]
+    stages = [_paced(stage, supply, each) for stage, each in zip(stages, copied, strict=True)]
     unknown = (*unknown_figures(stages, supply), *_unknown_times(stages, supply, mode))
     if host is None:
         unknown += ("host memory",)
-    return Plan(supply, mode, tuple(stages), together, host, unknown)
+    parked = tuple(each.parked for each in copied)
+    return Plan(supply, mode, tuple(stages), together, host, unknown, parked)
 
 
 def _idle(demands: Sequence[Demand]) -> list[int]:
@@ -162,16 +171,26 @@ def _host(
         {demand.owner: (demand.weights, demand.mapped) for demand in demands},
         streamed_pieces(demands, [stage.residency for stage in stages]),
         strips=Figure(most, weakest(figure.source for figure in strips)),
+        annexe=0 if supply.annexe is None else supply.annexe.room,
     )
 
 
-def _paced(stage: StagePlan, supply: Supply, host: HostPlan | None) -> StagePlan:
+def _copied(stage: StagePlan, supply: Supply, host: HostPlan | None) -> Copied:
+    """What a call copies, from where; where nothing is known of the host, as if it were pinned."""
+    residency = stage.residency
+    if residency is None:
+        return Copied()
+    if host is not None:
+        return host.copied(stage.demand.owner, residency)
+    moved = residency.moved_bytes
+    parked = 0 if supply.annexe is None else min(moved, supply.annexe.room)
+    return Copied(pinned=moved - parked, parked=parked)
+
+
+def _paced(stage: StagePlan, supply: Supply, copied: Copied) -> StagePlan:
     residency = stage.residency
     if residency is None:
         return stage
-    copied = Copied(pinned=residency.moved_bytes)
-    if host is not None:
-        copied = host.copied(stage.demand.owner, residency)
     overlaps = residency.ring.overlaps or not residency.streamed
     pace = pace_of(stage.demand, supply, copied, overlaps=overlaps)
     if copied.staged or copied.mapped:

@@ -187,6 +187,8 @@ def _first_way(needs: Sequence[WayNeed], room: int) -> Way | None:
 def limits_of(demand: Demand, supply: Supply) -> Limits:
     """What bounds one call of `demand`."""
     limits = Limits(compute_seconds(demand, supply)[0], supply.link.per_second)
+    if supply.annexe is not None:
+        limits = replace(limits, peer=supply.annexe.rate.per_second, parked=supply.annexe.room)
     return limits if demand.piece is None else replace(limits, piece=demand.piece)
 
 

@@ -39,6 +39,31 @@ class Host:
 
 
 @dataclass(frozen=True)
+class Annexe:
+    """Room on a second card, where weights may lie that are streamed from there.
+
+    Attributes:
+        card: its name.
+        total, budget: of that card, and what may be used of it.
+        held: what this process has on it beside such weights.
+        room: bytes for such weights, those that lie there already included.
+        rate: from there to the card that computes.
+        held_by_others, context: outside our tensors; unknown ones are said and count as 0.
+        reserve: kept free.
+    """
+
+    card: str
+    total: int
+    budget: int
+    room: int
+    held: int = 0
+    rate: Rate = UNKNOWN_RATE
+    held_by_others: Figure = NOTHING
+    context: Figure = NOTHING
+    reserve: int = 0
+
+
+@dataclass(frozen=True)
 class Supply:
     """What there is.
 
@@ -56,6 +81,7 @@ class Supply:
         compute: floating point operations a second in the compute dtype.
         unpack: bytes of weights, as they are used, that the card unpacks in a second.
         host: None is unknown.
+        annexe: room on a second card; None is none.
     """
 
     card: str
@@ -72,6 +98,7 @@ class Supply:
     compute: Rate = UNKNOWN_RATE
     unpack: Rate = UNKNOWN_RATE
     host: Host | None = None
+    annexe: Annexe | None = None
 
     @property
     def room(self) -> int:

@@ -52,6 +52,7 @@ class FittedPipeline:
         pipe: the user's, to be called as ever.
         shared: the card where it works, which other pipelines may use as well.
         elsewhere: by name, the cards of parts that are on other ones.
+        overflow: a card on which lies what streams to others, if that is faster than the host.
         codings: what became of the last encodes and decodes, rung by rung.
         before_decode: called with the raw latent, on the host, just before each decode.
         codes: how its VAEs are to code.
@@ -60,6 +61,7 @@ class FittedPipeline:
     pipe: Any
     shared: SharedCard
     elsewhere: Mapping[str, SharedCard] = field(default_factory=dict)
+    overflow: SharedCard | None = None
     codings: list[Attempt] = field(default_factory=list)
     before_decode: Callable[[torch.Tensor], None] | None = None
     codes: Codes = field(default_factory=Codes)
@@ -176,6 +178,7 @@ class FittedPipeline:
                         compute=dtype,
                         once=each.runs_once,
                         home=home,
+                        overflow=self.overflow,
                     )
                 self._parts[each.name] = taken
             self._undo.callback(unload_by(self.pipe, self._unload))
@@ -241,6 +244,7 @@ def fit_pipeline(
     compute: str | Mapping[str, str] = "auto",
     where: Mapping[str, int] | None = None,
     home: int | None = None,
+    overflow: tuple[Callable[[], Card], str | int | None] | None = None,
 ) -> None:
     """Fit every network of `pipe`, which has the cards to itself; see `tightfit.fit`."""
     wish = BudgetWish.of(vram, reserve)
@@ -253,7 +257,16 @@ def fit_pipeline(
         SharedCard(card, budget, one_of_several=several, number=at if several else None)
         for at, (card, budget) in enumerate(zip(cards, budgets, strict=True))
     ]
-    keep(spread(pipe, shared, where, home=home), mode=mode, pack=pack, compute=compute)
+    made = spread(pipe, shared, where, home=home)
+    if overflow is not None:
+        opens, size = overflow
+        other = opens()
+        found = next((each for each in shared if each.card.device == other.device), None)
+        if found is not None and len(shared) == 1:
+            raise UsageError(f"overflow is {other.name} itself: name another card.")
+        budget = BudgetWish.of(size, None).on(other.name, other.read().total)
+        made.overflow = found or SharedCard(other, budget, number=len(shared))
+    keep(made, mode=mode, pack=pack, compute=compute)
 
 
 def spread(

@@ -129,6 +129,7 @@ class Session:
         mode: str = "auto",
         pack: str = "auto",
         compute: str | Mapping[str, str] = "auto",
+        overflow: int | Card | None = None,
     ) -> T:
         """Let `x` run on a card of this session; see `tightfit.fit`. It comes with its first call.
 
@@ -137,6 +138,9 @@ class Session:
             card: of `cards`, which one; by its place, or itself. Of a pipeline, by the names of its
                 parts, as in ``{"text_encoder": 1}``. What it does not say goes where most room is
                 left, the parts of a pipeline each by itself.
+            overflow: of `cards`, one on which what streams may lie, to be copied from there where
+                that is faster than from the host. It takes what is free there, and leaves an eighth
+                of the budget to what is done there.
             mode, pack, compute: see `tightfit.fit`. Where `x` is there already, the first two stay
                 as they were.
 
@@ -149,6 +153,7 @@ class Session:
             self._pipelines = [each for each in self._pipelines if each.is_open]
             if is_pipeline(x):
                 made = self._spread(x, card)
+                made.overflow = None if overflow is None else self._on(overflow)
                 pipelines.keep(
                     made, mode=mode, pack=pack, compute=compute, label=f"{self._label(x)}."
                 )
@@ -157,7 +162,18 @@ class Session:
                 if x in self._modules and is_alone(x):
                     raise UsageError(f"`{type(x).__name__}` is fitted already: unfit it first.")
                 dtype, shared = one_dtype(compute), self._for_module(card)
-                shared.take(x, type(x).__name__, Alone(), mode=mode, pack=pack, compute=dtype)
+                other = None if overflow is None else self._on(overflow)
+                if other is shared:
+                    raise UsageError(f"overflow is {shared.named} itself: name another card.")
+                shared.take(
+                    x,
+                    type(x).__name__,
+                    Alone(),
+                    mode=mode,
+                    pack=pack,
+                    compute=dtype,
+                    overflow=other,
+                )
                 self._modules[x] = shared
             else:
                 raise UsageError(

@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from tightfit.adapters.live.pipeline import answer_for
+from tightfit.api.annexes import Overflow
 from tightfit.api.fitting import dtype_of, fit_at_rest, refuse_fitted, refuse_unsupported, unfit
 from tightfit.api.sharing.taken import Alone, Taken
 from tightfit.api.sharing.timesheet import Timesheet
@@ -42,6 +43,8 @@ _EVENTS = 4096
 """That are kept for whoever asks what happened, where nobody brought a recorder."""
 _WAITED = 1e-3
 """Seconds from which on a wait is told."""
+_LENT = 8
+"""Of the budget, one part in so many is left free by what lies here for other cards."""
 _RECENT = 64
 """Calls: where several threads made them, others may be at work between theirs."""
 _SPARE = (32, 256 * MIB)
@@ -83,6 +86,7 @@ class SharedCard:
         self._obeyed = budget, 0
         self._callers: deque[int] = deque(maxlen=_RECENT)
         self._models: dict[nn.Module, Taken] = {}
+        self._guests: weakref.WeakSet[Taken] = weakref.WeakSet()
         self._depth = 0
         self._last: Taken | None = None
         self._times = Timesheet(compute_of(card))
@@ -131,11 +135,12 @@ class SharedCard:
         compute: str = "auto",
         once: bool = False,
         home: torch.device | None = None,
+        overflow: SharedCard | None = None,
     ) -> Taken:
         """Fit a network, at rest; one that is there already serves this user, too.
 
         `once` says that a rest follows each call or two of it; `home` is the card that pipelines
-        believe it to be on, by default this one.
+        believe it to be on, by default this one; what streams may lie on `overflow`.
 
         Raises `UsageError` for what is fitted by somebody else, or cannot be.
         """
@@ -154,7 +159,10 @@ class SharedCard:
                 others=lambda: self._wanted(taken),
                 once=once,
                 home=home,
+                overflow=None if overflow in (None, self) else overflow._offered(),
             )
+            if overflow not in (None, self):
+                overflow._guests.add(taken)
             taken.undo.callback(lambda: unfit(module))
             taken.network = network
             network.teller.network, network.teller.recorder = taken.name, self.recorder
@@ -272,6 +280,9 @@ class SharedCard:
         with self.card.alone():
             before = self.card.read().allocated
             gone = sum(each.rest() for each in self.models)
+            for each in self.models:
+                if each.network is not None:
+                    each.network.leave_annexe()
             self.card.trim()
             after = self.card.read().allocated
         return gone if before is None or after is None else max(0, before - after)
@@ -297,7 +308,16 @@ class SharedCard:
             f"{format_bytes(now.total)}{kept}; {held} held, {free} free{others}"
         ]
         lines += [f"  {each.explain(each.name)}" for each in self.models]
+        lines += [
+            f"  {format_bytes(each.network.parked)} of {each.name} lie here, for another card"
+            for each in self._guests
+            if each.network is not None and each.network.parked
+        ]
         return "\n".join([*lines, *(f"  {note}" for note in self.shelf.notes[-_NOTES:])])
+
+    def _offered(self) -> Overflow:
+        """To networks on other cards; what is done here has a part of the budget for itself."""
+        return Overflow(self.card, lambda: self._budget, self._budget.budget // _LENT)
 
     def _taken(
         self,

@@ -69,6 +69,10 @@ class Taken:
         """A line."""
         size = format_bytes(self.size)
         where = f"{format_bytes(self.taken)} on the card now"
+        if self.network is not None and self.network.parked:
+            other = self.network.terms.annexe
+            assert other is not None
+            where += f" and {format_bytes(self.network.parked)} on {other.card.name}"
         if self.network is None:
             where = "on the card while it codes"
         elif self.network.rests:

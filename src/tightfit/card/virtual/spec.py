@@ -25,6 +25,8 @@ class VirtualSpec:
         others: what other programs hold from the start.
         grain: the step of the ``async`` allocator.
         bf16: whether the card computes in bfloat16.
+        link: bytes a second from the host; None is what the table says, if it has the card.
+        peer: bytes a second from another virtual card; None is not known.
     """
 
     name: str
@@ -34,9 +36,14 @@ class VirtualSpec:
     others: int = 0
     grain: int = ASYNC_GRAIN
     bf16: bool = True
+    link: int | None = None
+    peer: int | None = None
 
 
-_KEYS = "allocator=exact|native|async|expandable, context=SIZE, others=SIZE, grain=SIZE, bf16=no"
+_KEYS = (
+    "allocator=exact|native|async|expandable, context=SIZE, others=SIZE, grain=SIZE, bf16=no, "
+    "link=SIZE or peer=SIZE (bytes a second)"
+)
 
 
 def parse_virtual(text: str) -> tuple[VirtualSpec, ...]:
@@ -80,6 +87,10 @@ def _with_option(spec: VirtualSpec, option: str, text: str) -> VirtualSpec:
         return replace(spec, context=parse_reserve(value, name="context"))
     if key == "others":
         return replace(spec, others=parse_reserve(value, name="others"))
+    if key == "link":
+        return replace(spec, link=parse_bytes(value, name="link"))
+    if key == "peer":
+        return replace(spec, peer=parse_bytes(value, name="peer"))
     if key == "bf16" and value in ("yes", "no"):
         return replace(spec, bf16=value == "yes")
     raise UsageError(f"card `virtual:{text}` has an unknown option `{option}`: use {_KEYS}.")

@@ -76,6 +76,12 @@ class Annexe:
         """With those that are here."""
         return self.bytes + self.room
 
+    @property
+    def excess(self) -> int:
+        """Bytes over the budget of the card, where that was lowered."""
+        now, most = self.card.read(), self._budget().budget
+        return max(0, (now.reserved or 0) - (most if now.limit is None else min(most, now.limit)))
+
     def park(self, master: Master) -> bool:
         """Copy `master` here, if there is room; whether it lies here.
 

@@ -30,6 +30,8 @@ class Limits:
     Attributes:
         compute: seconds with everything resident; None is unknown.
         link: bytes a second; None is unknown.
+        peer: likewise from a second card.
+        parked: bytes that lie there at most.
         piece: seconds that one more streamed piece costs, whatever its size: hooks, events and the
             launch of its copy. It counts where ways are compared, and in no time that is told.
     """
@@ -37,19 +39,35 @@ class Limits:
     compute: float | None = None
     link: float | None = None
     piece: float = 20e-6
+    peer: float | None = None
+    parked: int = 0
 
     @property
     def hidden(self) -> float | None:
         """Bytes that can be copied behind the computation."""
         if self.compute is None or self.link is None:
             return None
-        return self.compute * self.link
+        if not self.parked:
+            return self.compute * self.link
+        if self.peer is None:
+            return None
+        left = self.compute - self.parked / self.peer
+        return self.compute * self.peer if left <= 0 else self.parked + left * self.link
+
+    def copying(self, moved: float) -> float | None:
+        """Seconds that copies of `moved` bytes take, those from the second card first."""
+        near = min(moved, self.parked)
+        if (near and self.peer is None) or (moved > near and self.link is None):
+            return None
+        return (near / self.peer if self.peer else 0.0) + (
+            (moved - near) / self.link if self.link else 0.0
+        )
 
     def seconds(self, moved: float, *, overlaps: bool) -> float | None:
         """Of one call that copies `moved` bytes: ``max(C, B/W)``, or ``C + B/W`` one by one."""
-        if self.compute is None or self.link is None:
+        copying = self.copying(moved)
+        if self.compute is None or copying is None:
             return None
-        copying = moved / self.link
         return max(self.compute, copying) if overlaps else self.compute + copying
 
 
@@ -101,13 +119,15 @@ class Residency:
         if least is None or not self.streamed or not overlaps:
             return least
         assert limits.compute is not None
-        assert limits.link is not None
+        copying = limits.copying(self.moved_bytes)
+        if not copying:
+            return least
         played = step_seconds(
             self.pieces,
             self.stays,
             slots=self.ring.slots,
             compute=limits.compute,
-            link=limits.link,
+            link=self.moved_bytes / copying,
         )
         return max(least, played)
 

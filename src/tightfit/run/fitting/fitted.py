@@ -243,6 +243,20 @@ class Fitted:
         finally:
             self._lock.release()
 
+    @property
+    def parked(self) -> int:
+        """Bytes of its weights that lie on a second card, to be copied from there."""
+        return 0 if self.terms.annexe is None else self.terms.annexe.bytes
+
+    def leave_annexe(self) -> int:
+        """What lies on a second card leaves it, if the weights are at rest; bytes."""
+        if not self._lock.acquire(blocking=False):
+            return 0
+        try:
+            return 0 if self._keeping is None or self._inside else self._keeping.leave_annexe()
+        finally:
+            self._lock.release()
+
     def tell(self) -> None:
         """Tell the recorder of all calls that are over; the host waits for the card."""
         with self._lock:

@@ -20,6 +20,7 @@ from tightfit.plan.figure import Rate
 from tightfit.plan.plan import Plan
 from tightfit.plan.streaming.residency import Mode, Residency
 from tightfit.plan.supply import Supply
+from tightfit.run.fitting.annexes import annexe_now
 from tightfit.run.fitting.need import Need
 from tightfit.run.fitting.packs import Packs
 from tightfit.run.fitting.patience import Patience
@@ -134,6 +135,17 @@ class Keeping:
                         self.teller.rests(freed)
         return freed
 
+    def leave_annexe(self) -> int:
+        """At rest: what lies on a second card leaves it; bytes. They come anew with a call."""
+        annexe = self.terms.annexe
+        if annexe is None or not self.rests:
+            return 0
+        freed = annexe.bytes
+        annexe.close()
+        if freed:
+            annexe.card.trim()
+        return freed
+
     def lacks(self, need: Need, arriving: int) -> int:
         """Bytes of the card, beyond what the weights take now, that a call would like to have.
 
@@ -176,6 +188,10 @@ class Keeping:
 
     def settle(self, need: Need, arriving: int, now: Reading) -> None:
         """Before a call: is there room for it, and has there been more for a while?"""
+        annexe = self.terms.annexe
+        if annexe is not None and annexe.bytes and annexe.excess:
+            self.rest()
+            self.leave_annexe()
         if self._placement is None:
             why = "the first call of its kind, or one after a failure"
             if not self._comes_back(need, arriving, now):
@@ -273,7 +289,11 @@ class Keeping:
 
     def _supply(self, now: Reading) -> Supply:
         ours = 0 if self.session is None else self.session.taken
-        return supply_of_reading(now, self.terms.planned, ours=ours)
+        supply = supply_of_reading(now, self.terms.planned, ours=ours)
+        annexe = self.terms.annexe
+        if annexe is None or not annexe.first:
+            return supply
+        return replace(supply, annexe=annexe_now(annexe, self.terms.peer))
 
     def _breath(self, room: int) -> int:
         if self.card.allocator == "exact":
@@ -408,6 +428,7 @@ class Keeping:
                         order=self.weighed.order,
                         pins=self.terms.pins,
                         shares=self.terms.shares,
+                        annexe=self.terms.annexe,
                         others=self.terms.others,
                         traces=self.terms.traces or (self.teller is not None and self.teller.fine),
                         compares=self.terms.compares,

@@ -110,7 +110,10 @@ class Packs:
         weights = self.weights(unpack)
         converted = max((piece.bytes for piece in plain.pieces), default=0)
         room = plain.bytes - int(plain.ring.bytes * weights.ratio) - converted
-        most = kept_as_they_are(weights, room=room, compute=limits.compute, link=limits.link)
+        moved = max(1, weights.packed - room)
+        copying = limits.copying(moved)
+        link = moved / copying if copying else limits.link
+        most = kept_as_they_are(weights, room=room, compute=limits.compute, link=link)
         pieces = pieces_of(units, level, convert="card")
         for part in _PARTS if most > 0 else ():
             stays = spread(pieces, [piece.stays for piece in pieces], int(most * part))

@@ -7,8 +7,10 @@ from dataclasses import dataclass, field, replace
 
 import torch
 
+from tightfit.place.streaming.annexe import Annexe
 from tightfit.place.streaming.pinned import Pins
 from tightfit.plan.budget import Budget
+from tightfit.plan.figure import UNKNOWN_RATE, Rate
 from tightfit.plan.plan import Plan
 from tightfit.plan.streaming.residency import Mode
 from tightfit.plan.supply import Supply
@@ -35,6 +37,8 @@ class Terms:
         once: it is called once or twice between two rests, as encoders are.
         compares: each copy is waited for and compared with its master.
         home: the card that its callers believe it to be on, if that is another one.
+        annexe: room on a second card for what streams; None is none.
+        peer: how fast what lies there is copied from.
     """
 
     supply: Supply
@@ -50,6 +54,8 @@ class Terms:
     others: Callable[[], int] | None = None
     once: bool = False
     home: torch.device | None = None
+    annexe: Annexe | None = None
+    peer: Rate = UNKNOWN_RATE
 
     @property
     def planned(self) -> Supply:
