@@ -294,7 +294,7 @@ class Looking(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         for block in self.blocks:
             x = torch.tanh(block(x))
-            if bool(x.sum() > 1e9):
+            if float(x.sum()) > 1e9:
                 break
         return x
 

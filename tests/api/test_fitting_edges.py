@@ -462,7 +462,7 @@ class Reaching(Row):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         x = super().forward(x)
-        if bool(x.sum() > 1e9):
+        if float(x.sum()) > 1e9:
             return x
         return nn.functional.linear(x, self.blocks[1].weight)  # type: ignore[arg-type]
 

@@ -307,7 +307,7 @@ class Peeking(Reaching):
     """Looks at values first, so that nobody knows beforehand what it uses."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return super().forward(x if bool(x.sum() < 1e9) else -x)
+        return super().forward(x if float(x.sum()) < 1e9 else -x)
 
 
 @torch.no_grad()
