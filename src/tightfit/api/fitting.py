@@ -344,7 +344,7 @@ def _pins(card: Card, *, own: int) -> Pins:
     """Masters take the place of the `own` bytes that the module has in memory now."""
     if card.kind != "cuda":
         return Pins.none()
-    return Pins.cuda(pin_budget(read_host_memory()) + own)
+    return Pins.cuda(pin_budget(read_host_memory()) + own, device=card.device)
 
 
 def link_of(card: Card) -> LinkRates:

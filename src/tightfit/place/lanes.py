@@ -123,9 +123,9 @@ class _CudaLane(_CudaQueue, Lane):
         self._numbers = (own.stream_id, own.device_index, own.device_type)
         self._become = library._cuda_setStream
         self._device_now = library._cuda_getDevice
-        self._copy = _straight_copy(own.cuda_stream, _TO_DEVICE)
-        self._copy_back = _straight_copy(own.cuda_stream, _TO_HOST)
-        self._copy_peer = _peer_copy(own.cuda_stream, device.index)
+        self._copy = _on(device, _straight_copy(own.cuda_stream, _TO_DEVICE))
+        self._copy_back = _on(device, _straight_copy(own.cuda_stream, _TO_HOST))
+        self._copy_peer = _on(device, _peer_copy(own.cuda_stream, device.index))
 
     def _stream(self) -> Any:
         return self._own
@@ -184,6 +184,23 @@ def _in_one_order(one: torch.Tensor, other: torch.Tensor) -> bool:
         and one.is_contiguous(memory_format=rows_first)
         and other.is_contiguous(memory_format=rows_first)
     )
+
+
+def _on(device: torch.device, copy: Callable[..., None] | None) -> Callable[..., None] | None:
+    """`copy` with `device` as the current one: the runtime makes a context on whichever that is."""
+    if copy is None:
+        return None
+    library: Any = torch._C
+    index, now = device.index, library._cuda_getDevice
+
+    def there(*given: int) -> None:
+        if now() == index:
+            copy(*given)
+            return
+        with torch.cuda.device(device):
+            copy(*given)
+
+    return there
 
 
 def _straight_copy(stream: int, way: int) -> Callable[[int, int, int], None] | None:

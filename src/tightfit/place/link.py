@@ -73,11 +73,13 @@ def measure_link(device: torch.device, *, free: int | None, most: int = MOST_BYT
     about = f"copies of {format_bytes(size)}"
     pageable: int | None = None
     try:
-        target = torch.empty(size, dtype=torch.uint8, device=device)
-        source = torch.ones(size, dtype=torch.uint8)
-        pageable = _rate(lambda: target.copy_(source), size, device, _PAGEABLE_COPIES)
-        held = source.pin_memory()
-        pinned = _rate(lambda: target.copy_(held, non_blocking=True), size, device, _PINNED_COPIES)
+        with torch.cuda.device(device):  # memory is pinned by way of the current one
+            target = torch.empty(size, dtype=torch.uint8, device=device)
+            source = torch.ones(size, dtype=torch.uint8)
+            pageable = _rate(lambda: target.copy_(source), size, device, _PAGEABLE_COPIES)
+            held = source.pin_memory()
+            copy = lambda: target.copy_(held, non_blocking=True)  # noqa: E731
+            pinned = _rate(copy, size, device, _PINNED_COPIES)
     except (RuntimeError, AssertionError) as error:  # a build without CUDA asserts
         failed = "not measured" if pageable is None else "memory cannot be pinned"
         return LinkRates(None, pageable, f"{failed}: {_first_line(error)}")

@@ -100,23 +100,28 @@ class Pins:
         return cls(0, register=lambda _at, _size: False, unregister=lambda _at: None)
 
     @classmethod
-    def cuda(cls, budget: int) -> Pins:
-        """Held by CUDA's driver. Nothing is, where its runtime library is not loaded."""
+    def cuda(cls, budget: int, *, device: torch.device | None = None) -> Pins:
+        """Held by CUDA's driver. Nothing is, where its runtime library is not loaded.
+
+        It is asked on `device`, where one is given: else it would make a context on the first one.
+        """
         runtime = runtime_library()
         if runtime is None:
             return cls.none()
 
         def register(address: int, size: int) -> bool:
             pointer = ctypes.c_void_p(address)
-            if runtime.cudaHostRegister(pointer, ctypes.c_size_t(size), _EVERY_CARD) == 0:
-                return True
-            # A refusal stays behind as the last error, which the next kernel check would raise.
-            runtime.cudaGetLastError()
+            with torch.cuda.device(device):
+                if runtime.cudaHostRegister(pointer, ctypes.c_size_t(size), _EVERY_CARD) == 0:
+                    return True
+                # A refusal stays behind as the last error, which the next kernel check would raise.
+                runtime.cudaGetLastError()
             return False
 
         def unregister(address: int) -> None:
-            if runtime.cudaHostUnregister(ctypes.c_void_p(address)) != 0:
-                runtime.cudaGetLastError()
+            with torch.cuda.device(device):
+                if runtime.cudaHostUnregister(ctypes.c_void_p(address)) != 0:
+                    runtime.cudaGetLastError()
 
         return cls(budget, register=_once.holding(register), unregister=_once.leaving(unregister))
 

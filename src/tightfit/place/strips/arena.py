@@ -63,7 +63,9 @@ class HostArena:
         memory = memory or read_host_memory()
         _refuse_too_much(size, memory)
         if pins is None:
-            pins = Pins.cuda(pin_budget(memory)) if card.kind == "cuda" else Pins.none()
+            pins = Pins.none()
+            if card.kind == "cuda":
+                pins = Pins.cuda(pin_budget(memory), device=card.device)
         self._pinned = False
         self._pins = pins
         self._buffer = mapping(size, what="activations", private=True)
