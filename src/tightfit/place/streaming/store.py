@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -19,8 +20,8 @@ from tightfit.place.streaming.packed_arena import PackedArena, Unpacker, packed_
 from tightfit.place.streaming.pinned import pages
 from tightfit.place.streaming.seat import Seat
 
-_AT_ONCE = 4
-"""Groups that are packed into fewer bytes at the same time."""
+_AT_ONCE = min(8, max(4, os.cpu_count() or 1))
+"""Groups that are packed into fewer bytes at the same time: most of it is memory newly taken."""
 Key = tuple[bool, tuple[int, ...]]
 """Whether a group is packed, and its tensors by their ids: two with the same have one layout."""
 
