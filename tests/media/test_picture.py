@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from PIL import Image, ImageCms, features
+from PIL import Image, features
 
 from tightfit.errors import InputError, JobFailed
 from tightfit.media.clip import read_clip
@@ -253,20 +253,6 @@ def test_print_colours_are_read_as_they_look(tmp_path: Path) -> None:
     assert picture.pixels[:, :, 0].min() > 0.98
     assert picture.pixels[:, :, -1].max() < 0.02
     assert picture.notes == ("read print colours (CMYK) without a profile",)
-
-
-def test_a_colour_profile_is_left_out_and_said(tmp_path: Path) -> None:
-    """Unless it is the usual one."""
-    usual = ImageCms.ImageCmsProfile(ImageCms.createProfile("sRGB")).tobytes()
-    other = usual.replace(b"sRGB", b"Wide").replace(
-        "sRGB".encode("utf-16-be"), "Wide".encode("utf-16-be")
-    )
-    image = Image.fromarray(noise(8, 8, 3))
-    image.save(tmp_path / "a.png", icc_profile=usual)
-    image.save(tmp_path / "b.png", icc_profile=other)
-    assert read_picture(tmp_path / "a.png").notes == ()
-    (note,) = read_picture(tmp_path / "b.png").notes
-    assert note == "left out the picture's colour profile; colours are taken for sRGB"
 
 
 @pytest.mark.skipif(not features.check("avif"), reason="this Pillow reads no AVIF")

@@ -8,7 +8,7 @@ import threading
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -18,6 +18,7 @@ from PIL import Image, UnidentifiedImageError, features
 
 from tightfit.errors import InputError
 from tightfit.media import deep_png
+from tightfit.media.profiles import deep_in_srgb, in_srgb
 from tightfit.media.tiff import TiffHeader
 from tightfit.media.turn import UPRIGHT, Turn, from_exif
 
@@ -30,7 +31,6 @@ logging.getLogger("PIL").addHandler(logging.NullHandler())
 
 _FORMATS = tuple(name.upper() for name in READ)
 _MOVING = {"PNG", "WEBP", "GIF", "AVIF"}
-_PRINT = {"CMYK"}
 _ORIENTATION = 0x0112
 DAMAGE = (
     *(OSError, SyntaxError, ValueError, IndexError, EOFError, struct.error),
@@ -144,15 +144,15 @@ def read_planes(image: Image.Image, path: Path) -> Planes:
     header = TiffHeader(image) if image.format == "TIFF" else None
     profile = image.info.get("icc_profile")
     image.load()
-    notes = _about_colours(image.mode, profile)
     if image.format == "PNG" and deep_png.is_deep(path):
-        return _split(deep_png.read(path), top=65535, notes=notes)
+        return _by_profile(_split(deep_png.read(path), top=65535), profile)
     deep = None if header is None else header.samples(image, path)
     if deep is not None:
         samples, top, more = deep
-        return _split(samples, top=top, notes=(*notes, *more), path=path)
+        return _by_profile(_split(samples, top=top, notes=more, path=path), profile)
     try:
-        samples = np.asarray(image.convert("RGBA" if has_alpha(image) else "RGB"))
+        made, notes = in_srgb(image, profile)
+        samples = np.asarray(made)
     except ValueError as error:
         raise InputError(
             f"Cannot read {path}: its colours ({image.mode}) are not turned to RGB; convert it."
@@ -160,20 +160,17 @@ def read_planes(image: Image.Image, path: Path) -> Planes:
     return _split(samples, top=255, notes=notes)
 
 
-def _about_colours(mode: str, profile: bytes | None) -> tuple[str, ...]:
-    """What is said of print colours, and of a profile other than the usual one, which is not used.
-
-    A profile's description stands in it as text, ICC.1:2010, 9.2.41 and 10.13.
-    """
-    if mode in _PRINT:
-        return ("read print colours (CMYK) without a profile",)
-    if profile is None or b"sRGB" in profile or "sRGB".encode("utf-16-be") in profile:
-        return ()
-    return ("left out the picture's colour profile; colours are taken for sRGB",)
+def _by_profile(planes: Planes, profile: bytes | None) -> Planes:
+    rgb, notes = deep_in_srgb(planes.rgb, profile)
+    return replace(planes, rgb=rgb, notes=(*notes, *planes.notes))
 
 
 def _split(
-    samples: npt.NDArray[Any], *, top: int | None, notes: tuple[str, ...], path: Path | None = None
+    samples: npt.NDArray[Any],
+    *,
+    top: int | None,
+    notes: tuple[str, ...] = (),
+    path: Path | None = None,
 ) -> Planes:
     """Samples [H,W,1..4] (grey, grey + alpha, RGB, RGBA) in 0..top as planes; floats as they are.
 
