@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, BinaryIO, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +18,7 @@ from PIL import Image, UnidentifiedImageError, features
 
 from tightfit.errors import InputError
 from tightfit.media import deep_png
+from tightfit.media.float_tiff import FloatPicture, FloatTiff, Unknown
 from tightfit.media.profiles import deep_in_srgb, in_srgb
 from tightfit.media.tiff import TiffHeader
 from tightfit.media.turn import UPRIGHT, Turn, from_exif
@@ -94,10 +95,14 @@ def open_still(path: Path) -> Iterator[Image.Image]:
     """
     try:
         # By its name, Pillow would map a TIFF with the size of the upright picture.
-        with _silence, path.open("rb") as file, Image.open(file, formats=_FORMATS) as image:
+        with _silence, path.open("rb") as file, _opened(file) as image:
             yield image
     except UnidentifiedImageError:
         raise
+    except Unknown as error:
+        raise InputError(
+            f"Cannot read {path}: {error}; get it anew, or convert it to 16 bits."
+        ) from error
     except Image.DecompressionBombError as error:
         limit = 2 * (Image.MAX_IMAGE_PIXELS or 0)
         raise InputError(
@@ -107,6 +112,17 @@ def open_still(path: Path) -> Iterator[Image.Image]:
         raise InputError(
             f"Cannot read {path}: the picture is cut off or damaged ({error}); get it anew."
         ) from error
+
+
+def _opened(file: BinaryIO) -> Image.Image:
+    try:
+        return Image.open(file, formats=_FORMATS)
+    except UnidentifiedImageError:
+        file.seek(0)
+        tiff = FloatTiff.of(file)
+        if tiff is None:
+            raise
+        return FloatPicture(tiff)
 
 
 def is_moving(image: Image.Image) -> bool:

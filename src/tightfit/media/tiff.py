@@ -11,6 +11,7 @@ from PIL import Image
 
 from tightfit.errors import InputError
 from tightfit.media import deep_samples
+from tightfit.media.float_tiff import FloatPicture
 from tightfit.media.turn import from_exif
 
 _BITS, _PHOTOMETRIC, _ORIENTATION, _PREDICTOR, _TILE, _FORMAT = 258, 262, 274, 317, 322, 339
@@ -39,6 +40,8 @@ class TiffHeader:
         None where they have 8 bits, which Pillow reads. Raises `InputError` on integers that are
         signed or of 32 bits: nothing says what their white is.
         """
+        if isinstance(image, FloatPicture):
+            return image.tiff.samples(), None, ()
         if image.mode == "F":
             return np.asarray(image)[:, :, None], None, ()
         if image.mode == "I":
