@@ -10,7 +10,8 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from tightfit.media import still
+from tightfit.errors import InputError
+from tightfit.media import deep_apng, still
 from tightfit.media.deep_png import is_deep
 from tightfit.media.lengths import cut_off, is_cut_off
 from tightfit.media.shots import Pixels, Shot, Source
@@ -42,7 +43,7 @@ def animation(image: Image.Image, path: Path) -> Source:
         has_alpha=still.has_alpha(image),
         has_sound=False,
         shots=partial(_shots, image, turn, path),
-        notes=("read 16 bits a sample as 8",) if image.format == "PNG" and is_deep(path) else (),
+        notes=(),
     )
 
 
@@ -62,6 +63,7 @@ def _delay(image: Image.Image) -> Fraction:
 def _shots(image: Image.Image, turn: Turn, path: Path) -> Iterator[Shot]:
     time = Fraction()
     first, count = _first(image), still.frame_count(image)
+    deep = deep_apng.frames(path) if image.format == "PNG" and is_deep(path) else None
     for index in range(first, count):
         try:
             image.seek(index)
@@ -69,11 +71,21 @@ def _shots(image: Image.Image, turn: Turn, path: Path) -> Iterator[Shot]:
         except still.DAMAGE as error:
             raise cut_off(path, index - first) from error
         length = _delay(image)
+        if deep is not None:
+            yield Shot(time, length, partial(_deep_pixels, next(deep, None), turn, path))
+            time += length
+            continue
         # Pillow draws the next frame over this one, so a shot keeps its own copy.
         yield Shot(time, length, partial(_pixels, image.copy(), turn))
         time += length
     if is_cut_off(path):
         raise cut_off(path, count - first)
+
+
+def _deep_pixels(canvas: Pixels | None, turn: Turn, path: Path) -> Pixels:
+    if canvas is None:
+        raise InputError(f"Cannot read {path}: it has fewer frames than it says; get it anew.")
+    return turn.apply(canvas)
 
 
 def _pixels(image: Image.Image, turn: Turn) -> Pixels:

@@ -76,7 +76,12 @@ _FORMS = {
         "apng",
         2**31 - 1,
         "PNG",
-        {(8, False): "rgb24", (8, True): "rgba"},
+        {
+            (8, False): "rgb24",
+            (8, True): "rgba",
+            (16, False): "rgb48be",
+            (16, True): "rgba64be",
+        },
         {"pred": "up"},
         {"plays": "0"},
     ),
@@ -109,7 +114,7 @@ class ClipWriter:
     |---|---|
     | ``.mp4`` | H.264, BT.709, with AAC; 8 bits |
     | ``.mkv`` | FFV1 with FLAC: bit for bit what was given; 8 or 16 bits, alpha |
-    | ``.apng`` | bit for bit; 8 bits, alpha |
+    | ``.apng`` | bit for bit; 8 or 16 bits, alpha |
     | ``.webp`` | lossless, or of a `quality` 1 to 100; 8 bits, alpha |
 
     Odd sizes, which the common 4:2:0 format of H.264 cannot hold, are written as 4:4:4; `notes`

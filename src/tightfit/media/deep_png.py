@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from tightfit.media import deep_samples
 
-_SIGNATURE = b"\x89PNG\r\n\x1a\n"
+SIGNATURE = b"\x89PNG\r\n\x1a\n"
 _KINDS = {1: 0, 2: 4, 3: 2, 4: 6}
 _UP = 2
 
@@ -45,13 +45,13 @@ def encode(samples: npt.NDArray[np.uint16], *, chunks: Sequence[tuple[bytes, byt
     header = struct.pack(">IIBBBBB", width, height, 16, _KINDS[channels], 0, 0, 0)
     body = zlib.compress(filtered.tobytes(), 6)
     parts = ((b"IHDR", header), *chunks, (b"IDAT", body), (b"IEND", b""))
-    return _SIGNATURE + b"".join(_framed(name, data) for name, data in parts)
+    return SIGNATURE + b"".join(framed(name, data) for name, data in parts)
 
 
 def chunk(path: Path, name: bytes) -> bytes | None:
     """The data of the first chunk `name`, wherever it lies; the others are skipped unread."""
     with path.open("rb") as file:
-        if file.read(8) != _SIGNATURE:
+        if file.read(8) != SIGNATURE:
             return None
         while len(header := file.read(8)) == 8:
             length = int.from_bytes(header[:4], "big")
@@ -61,5 +61,6 @@ def chunk(path: Path, name: bytes) -> bytes | None:
     return None
 
 
-def _framed(name: bytes, data: bytes) -> bytes:
+def framed(name: bytes, data: bytes) -> bytes:
+    """A chunk as it stands in a file."""
     return struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import numpy.typing as npt
@@ -14,17 +14,18 @@ _PACKED = {"gray": 1, "ya": 2, "rgb": 3, "rgba": 4}
 _PLANAR = {"gbrp": (2, 0, 1), "gbrap": (2, 0, 1, 3)}
 
 
-def read(path: Path, demuxer: str) -> npt.NDArray[Any]:
+def read(path: Path, demuxer: str, file: BinaryIO | None = None) -> npt.NDArray[Any]:
     """Samples [H,W,C] of a picture; C is 1 (grey), 2 (grey + alpha), 3 (RGB) or 4 (RGBA).
 
     uint16 in 0..65535, or float32 as they are in the file. `demuxer` is FFmpeg's name of the kind:
-    ``png_pipe`` or ``tiff_pipe``. The decoder does not refuse every file that is cut off: check
-    that with Pillow first. Raises `InputError` where the samples do not decode.
+    ``png_pipe`` or ``tiff_pipe``. `file` is read instead of the one at `path`, where the picture is
+    a part of that. The decoder does not refuse every file that is cut off: check that with Pillow
+    first. Raises `InputError` where the samples do not decode.
     """
     import av  # a tensor, or a still that Pillow reads, needs none
 
     try:
-        with av.open(f"file:{path}", format=demuxer) as container:
+        with av.open(file or f"file:{path}", format=demuxer) as container:
             frame = next(container.decode(video=0))
     except (av.error.FFmpegError, StopIteration) as error:
         raise InputError(f"Cannot read {path}: its deep samples do not decode.") from error

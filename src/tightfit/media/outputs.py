@@ -28,7 +28,7 @@ CLIP_KINDS = (".mp4", ".mkv", *GIF_KINDS, ".apng", ".webp")
 FRAME_KINDS = tuple(dict.fromkeys((*PICTURE_KINDS, *CLIP_KINDS, FOLDER)))
 WITH_SOUND = (".mp4", ".mkv")
 WITH_ALPHA = (".png", ".webp", ".apng", ".mkv", FOLDER)
-DEEP = (".png", ".mkv", FOLDER)
+DEEP = (".png", ".mkv", ".apng", FOLDER)
 _RATE = Fraction(24)
 
 
