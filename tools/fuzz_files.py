@@ -24,25 +24,29 @@ import time
 import warnings
 import zlib
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import tifffile
 import torch
-from PIL import Image, features
+from PIL import Image, ImageCms, features
 from safetensors import safe_open
 from safetensors.torch import save_file
 
 from tightfit.api import pack, unpack, verify
+from tightfit.api.reading import OtherLength, Reading
 from tightfit.api.sources import Selection, looking, read
 from tightfit.errors import TightfitError
 from tightfit.media.latents import LatentFile, load_latent, probe_latent, save_latent
-from tightfit.media.outputs import open_frames
+from tightfit.media.outputs import Terms, open_frames
 from tightfit.media.sound import Sound, SoundPart, read_sound, write_sound
 from tightfit.place.packing.stored_files import StoredFiles
 from tightfit.run.halfway import file as halfway
+from tightfit.run.vae import Traits
 from tightfit.weigh.files.hash_lists import hashes_of
 from tightfit.weigh.files.headers import read_header
 from tightfit.weigh.files.parts import parts_of_header
@@ -164,6 +168,18 @@ def _some(path: Path) -> object:
     return read(path, Selection(frames=slice(1, None, 2), keep_alpha=True))
 
 
+def _meanwhile(path: Path) -> object:
+    """As an encode reads a clip while it comes."""
+    with Reading(path, Selection()) as reading:
+        reading.whom(Traits("P", 8))
+        reading.go()
+        coming = reading.coming()
+        if coming is not None:
+            with suppress(OtherLength):
+                reading.frames(len(coming), lambda: None)
+        return reading.footage()
+
+
 def _stored(path: Path) -> object:
     from contextlib import ExitStack
 
@@ -199,7 +215,7 @@ def _beside(ending: str, door: Door) -> Door:
 
 
 _PICTURE = (_media,)
-_CLIP = (_media, _some)
+_CLIP = (_media, _some, _meanwhile)
 _WEIGHTS = (_headed, _stored, verify)
 _SEEDS: dict[str, tuple[str, tuple[Door, ...]]] = {
     "png": ("a.png", _PICTURE),
@@ -207,11 +223,16 @@ _SEEDS: dict[str, tuple[str, tuple[Door, ...]]] = {
     "png 16": ("c.png", _PICTURE),
     "jpeg": ("a.jpg", _PICTURE),
     "webp": ("a.webp", _PICTURE),
+    "jpeg profile": ("b.jpg", _PICTURE),
     "tiff": ("a.tif", _PICTURE),
+    "tiff profile": ("b.tif", _PICTURE),
+    "tiff 16": ("c.tif", _PICTURE),
+    "tiff float": ("d.tif", _PICTURE),
     **({"avif": ("a.avif", _PICTURE)} if features.check("avif") else {}),
     "gif": ("a.gif", _CLIP),
     "webp moving": ("b.webp", _CLIP),
     "png moving": ("a.apng", _CLIP),
+    "png moving 16": ("b.apng", _CLIP),
     "mp4": ("a.mp4", _CLIP),
     "mkv": ("a.mkv", _CLIP),
     "wav": ("a.wav", (_sound,)),
@@ -290,7 +311,24 @@ def _make(folder: Path) -> None:
     exif[0x0112] = 6
     picture.convert("RGB").save(folder / "a.jpg", exif=exif)
     picture.save(folder / "a.webp")
+    usual = ImageCms.ImageCmsProfile(ImageCms.createProfile("sRGB")).tobytes()
+    other = usual.replace(b"sRGB", b"Wide").replace(
+        "sRGB".encode("utf-16-be"), "Wide".encode("utf-16-be")
+    )
+    picture.convert("RGB").save(folder / "b.jpg", icc_profile=other)
     picture.save(folder / "a.tif", compression="tiff_lzw")
+    picture.save(folder / "b.tif", icc_profile=other)
+    more_chance = np.random.default_rng(1)
+    colours = more_chance.integers(0, 2**16, (9, 12, 3)).astype(np.uint16)
+    tifffile.imwrite(folder / "c.tif", colours, photometric="rgb", iccprofile=other)
+    tifffile.imwrite(
+        folder / "d.tif",
+        more_chance.random((9, 12, 4)).astype(np.float32),
+        photometric="rgb",
+        extrasamples=["unassalpha"],
+        compression="zlib",
+        iccprofile=other,
+    )
     if features.check("avif"):
         picture.save(folder / "a.avif")
     frames = [Image.fromarray(chance.integers(0, 256, (9, 12, 3), np.uint8)) for _ in range(3)]
@@ -298,6 +336,12 @@ def _make(folder: Path) -> None:
     frames[0].save(folder / "a.gif", **more)
     frames[0].save(folder / "b.webp", **more)
     frames[0].save(folder / "a.apng", format="PNG", **more)
+    deep_terms = Terms(bits=16)
+    with open_frames(
+        folder / "b.apng", width=12, height=9, frames=3, alpha=True, terms=deep_terms
+    ) as writer:
+        drawn = more_chance.integers(0, 2**16, (3, 4, 9, 12)).astype(np.int32)
+        writer.write(torch.from_numpy(drawn).to(torch.uint16))
     for name in ("a.mp4", "a.mkv"):
         with open_frames(folder / name, width=16, height=16, frames=4, fps=Fraction(24)) as writer:
             writer.write(torch.rand(4, 3, 16, 16, generator=torch.Generator().manual_seed(0)))
