@@ -27,6 +27,7 @@ from tightfit.api.work import Chosen
 from tightfit.cluster.card_names import card_names
 from tightfit.cluster.leftovers import alone, sweep
 from tightfit.cluster.manifest import is_manifest, read_manifest
+from tightfit.cluster.reaching import reach
 from tightfit.cluster.records import FAILED, MANIFEST, Records
 from tightfit.cluster.shards.groups import PARTS, Sharding, assemble
 from tightfit.cluster.task import Finished, Order, Task
@@ -117,6 +118,8 @@ def encode_on_cards(
         )
         for index, item in enumerate(items)
     ]
+    if address:
+        reach(address, folder)
     written = [*(t.shard for t in tasks if t.shard), folder / MANIFEST, folder / FAILED]
     job = _Job(tasks, [item.source for item in items], folder, tell, finish)
     with (

@@ -14,9 +14,10 @@ import ray
 import ray.data
 
 from tightfit.cluster.connection import Connection
-from tightfit.cluster.desk import Desk
+from tightfit.cluster.encoder import Encoder, finished_of
+from tightfit.cluster.far_desk import FarDesk
+from tightfit.cluster.reader import Reader
 from tightfit.cluster.task import Finished, Order, Task
-from tightfit.cluster.workers import Encoder, Reader, finished_of
 from tightfit.errors import JobFailed
 
 _AHEAD = 2
@@ -28,29 +29,10 @@ _PART_OF_STORE = 0.5
 """Of the object store, for decoded items that wait; the rest is for those being passed on."""
 
 
-class _FarDesk:
-    """The desk, asked from another process; it comes back when it is killed."""
-
-    def __init__(self, actor: Any) -> None:
-        self._actor = actor
-
-    def begin(self, item: int, stage: str) -> int:
-        return int(ray.get(self._actor.begin.remote(item, stage)))
-
-    def end(self, item: int, stage: str) -> None:
-        ray.get(self._actor.end.remote(item, stage))
-
-    def ask(self, item: int, machine: str, size: int) -> bool:
-        return bool(ray.get(self._actor.ask.remote(item, machine, size)))
-
-    def done(self, item: int) -> None:
-        ray.get(self._actor.done.remote(item))
-
-
 class _CardWorker:
     """An `Encoder` on the card that this process takes."""
 
-    def __init__(self, order: Order, desk: _FarDesk, connection: Connection) -> None:
+    def __init__(self, order: Order, desk: FarDesk, connection: Connection) -> None:
         self._encoder = Encoder(order, desk, connection.take_card())
 
     def __call__(self, table: pa.Table) -> pa.Table:
@@ -63,8 +45,7 @@ def run(tasks: Sequence[Task], order: Order, connection: Connection) -> Iterator
     Decoded items wait in at most half of the object store. Workers that die are started anew, and
     what they worked on is done again. Raises `JobFailed` where Ray itself gives up.
     """
-    actor = ray.remote(Desk).options(num_cpus=0, max_restarts=-1, max_task_retries=-1)
-    desk = _FarDesk(actor.remote(int(connection.store_bytes * _PART_OF_STORE)))
+    desk = FarDesk.opened(int(connection.store_bytes * _PART_OF_STORE))
 
     def read(table: pa.Table) -> Iterator[pa.Table]:
         machine = ray.get_runtime_context().get_node_id()

@@ -6,12 +6,14 @@ import json
 from collections.abc import Mapping
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from tightfit.api.work import Chosen
 from tightfit.errors import InputError
 from tightfit.media.files import whole_file
 from tightfit.media.latents import load_latent, probe_latent
+
+if TYPE_CHECKING:
+    from tightfit.api.work import Chosen
 
 RECORD = ".tightfit-batch.json"
 """In the folder of the outputs: of those that have no place for it themselves."""

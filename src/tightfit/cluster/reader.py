@@ -1,8 +1,7 @@
-"""What runs in Ray's processes: readers on CPUs, and an encoder for each card."""
+"""What runs on the CPUs: an item is looked at, read and decoded, when there is room for it."""
 
 from __future__ import annotations
 
-import pickle
 import time
 from collections.abc import Iterable, Iterator
 from fractions import Fraction
@@ -10,23 +9,17 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import pyarrow as pa
-import torch
 
-from tightfit.api.batches.batch import ItemDone, do_one, failure
-from tightfit.api.batches.coding_all import make_latent
+from tightfit.api.batches.batch import ItemDone, failure
 from tightfit.api.batches.made_from import content_of, latent_is_made, made_of
 from tightfit.api.sources import Selection, looking, read
-from tightfit.api.work import Chosen
-from tightfit.card import Card, open_card
 from tightfit.cluster.desk import TRIES
-from tightfit.cluster.parcel import Delivered, Parcel, from_table, to_table
+from tightfit.cluster.parcel import Parcel, to_table
 from tightfit.cluster.shards.groups import held
-from tightfit.cluster.task import Finished, Order, Task
+from tightfit.cluster.task import Order, Task
 from tightfit.errors import InputError, JobFailed
 from tightfit.media.info import MediaInfo
-from tightfit.report.record import Report
 from tightfit.run.vae import Traits
-from tightfit.weigh.files.pickles import pickles_allowed
 
 _PAUSES = (0.02, 0.5)
 """Seconds between two questions for room: the first, and the longest."""
@@ -97,57 +90,15 @@ class Reader:
             pause = min(2 * pause, longest)
 
 
-class Encoder:
-    """One VAE on one card: what arrives is encoded, written, and told of."""
-
-    def __init__(self, order: Order, desk: Asked, card: str | Card) -> None:
-        """The VAE is loaded with the first item."""
-        torch.set_num_threads(order.threads)
-        self._order, self._desk = order, desk
-        self._card = card if isinstance(card, Card) else open_card(card)
-        self._chosen = Chosen.of(order.vae).shared()
-
-    def __call__(self, table: pa.Table) -> pa.Table:
-        """One row in, one row out."""
-        parcel = from_table(table)
-        finished = self._one(parcel, parcel.task)
-        self._desk.done(parcel.task.index)
-        return finished_table(finished)
-
-    def _one(self, parcel: Parcel, task: Task) -> Finished:
-        made, footage = parcel.made, parcel.footage
-        source = None if made is None else made["sha256"]
-        done = parcel.done
-        if done is None:
-            assert made is not None
-            assert footage is not None
-            if self._desk.begin(task.index, "encode") >= TRIES:
-                done = fell(task, "encoded")
-            else:
-                with pickles_allowed(self._order.pickles):
-                    done = do_one(
-                        task.item,
-                        lambda _: self._make(task, Delivered(footage), made),
-                        lambda _: False,
-                        self._card,
-                    )
-        if done.outcome == "failed":
-            return Finished(task.index, done, source)
-        return Finished(task.index, done, source, *(parcel.output or _output(task.out)))
-
-    def _make(self, task: Task, footage: Delivered, made: dict[str, Any]) -> Report:
-        return make_latent(task.out, footage, made, self._chosen, self._card, self._order.options)
-
-
 def _made_before(task: Task, made: dict[str, Any]) -> tuple[str, int] | None:
     """SHA-256 and size of an output that is there and right: by itself, or in its shard."""
     if task.out.is_file() and latent_is_made(task.out, made):
-        return _output(task.out)
+        return output_of(task.out)
     member = None if task.shard is None else held(task.shard, task.name, made)
     return None if member is None else (member.sha256, member.size)
 
 
-def _output(out: Path) -> tuple[str, int]:
+def output_of(out: Path) -> tuple[str, int]:
     return content_of(out), out.stat().st_size
 
 
@@ -177,13 +128,3 @@ def decoded_bytes(info: MediaInfo | None, selection: Selection, traits: Traits, 
     if selection.frames is not None:
         frames = len(range(*selection.frames.indices(frames)))
     return frames * pixels * (4 if selection.keep_alpha and info.has_alpha else 3)
-
-
-def finished_table(finished: Finished) -> pa.Table:
-    """One row."""
-    return pa.table({"finished": pa.array([pickle.dumps(finished)], type=pa.large_binary())})
-
-
-def finished_of(table: pa.Table) -> list[Finished]:
-    """Those of its rows."""
-    return [pickle.loads(each.as_buffer()) for each in table["finished"]]
