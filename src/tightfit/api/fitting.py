@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -19,6 +19,7 @@ from tightfit.card.host_memory import read_host_memory
 from tightfit.card.outlook import look
 from tightfit.errors import UsageError
 from tightfit.place.link import LinkRates, measure_link
+from tightfit.place.slices import sliced
 from tightfit.place.streaming.files import own_bytes
 from tightfit.place.streaming.host_budget import pin_budget
 from tightfit.place.streaming.pinned import Pins
@@ -39,6 +40,8 @@ from tightfit.weigh.tensors import weights
 _known: dict[nn.Module, Fitted] = {}
 """A fitted module stays until it is unfitted: the driver holds its masters in place until then."""
 _links: WeakKeyDictionary[Card, LinkRates] = WeakKeyDictionary()
+_slices: dict[nn.Module, ExitStack] = {}
+"""What puts layers that were cut together again."""
 _guard = threading.Lock()
 
 
@@ -191,8 +194,10 @@ def _take(
     kept = Fitted(module, card, terms, turn=card.alone)
     kept.notes += [] if why is None else [why]
     _claim(module, kept)
-    compute_in(module, compute)
     try:
+        _slices[module] = stack = ExitStack()
+        kept.notes += stack.enter_context(sliced(module, card.most_at_once))
+        compute_in(module, compute)
         with card.alone():
             kept.open(example, at_rest=at_rest)
     except BaseException:
@@ -302,9 +307,10 @@ def _claimed(module: nn.Module, by: Fitted) -> Iterator[None]:
 
 
 def _release(module: nn.Module) -> None:
-    """It is nobody's, and computes in what it is stored in."""
-    _known.pop(module, None)
+    """It is nobody's, in one piece, and computes in what it is stored in."""
     compute_in(module, None)
+    _slices.pop(module, ExitStack()).close()
+    _known.pop(module, None)
 
 
 def _claim(module: nn.Module, by: Fitted) -> None:

@@ -107,6 +107,11 @@ class Card(ABC):
         return ASYNC_GRAIN
 
     @property
+    def most_at_once(self) -> int | None:
+        """Bytes of the largest single allocation, where the back end has such a limit."""
+        return None
+
+    @property
     def libraries(self) -> str:
         """Version of the convolution library, which decides on scratch; empty for none."""
         return ""

@@ -6,7 +6,7 @@ words.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True)
@@ -100,6 +100,11 @@ class Weights:
     def converted_bytes(self) -> int:
         """The largest leaf's copies: the scratch that the whole model needs."""
         return max((block.converted_bytes for block in self.blocks), default=0)
+
+    def apart(self) -> Weights:
+        """The same with each leaf a block of its own, for whoever cannot move more at once."""
+        leaves = (leaf for block in self.blocks for leaf in block.leaves)
+        return replace(self, blocks=tuple(Block(leaf.name, (leaf,)) for leaf in leaves))
 
     @property
     def largest_block(self) -> int:

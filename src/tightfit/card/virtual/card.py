@@ -83,6 +83,11 @@ class VirtualCard(Card):
         """As it was described."""
         return self.spec.grain
 
+    @property
+    def most_at_once(self) -> int | None:
+        """See `Faults.max_allocation`."""
+        return self.faults.max_allocation
+
     def read(self) -> Reading:
         """The books; on a virtual card everything is known."""
         with self._books():

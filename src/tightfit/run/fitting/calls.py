@@ -212,7 +212,7 @@ class Calls:
             order = replace(order, foreign=(*known.foreign, *more)) if more else None
         if order is not None:
             keeping.close()
-            keeping.weighed = Weighed.of(keeping.module, order)
+            keeping.weighed = Weighed.of(keeping.module, order, most=keeping.card.most_at_once)
         return key
 
     def _halves_of(self, call: Call) -> Halves | None:

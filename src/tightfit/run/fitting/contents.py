@@ -33,7 +33,7 @@ class Contents:
         _refuse_inference_tensors(self._module)
         self._lessons.forget()
         need, order = self._lessons.of(call)
-        weighed = Weighed.of(self._module, order)
+        weighed = Weighed.of(self._module, order, most=self._lessons.card.most_at_once)
         self._paths = _paths_of(self._module)
         self.altered = False
         return need, weighed

@@ -66,6 +66,7 @@ class Weighed:
         apart: owners whose weights are in use beside those of others.
         conversions: which weights are used in another dtype than they are stored in.
         uses: when.
+        most: bytes of the largest single allocation on the card; None is no such limit.
     """
 
     module: nn.Module
@@ -77,14 +78,17 @@ class Weighed:
     apart: frozenset[str] = frozenset()
     conversions: Conversions = field(default_factory=Conversions)
     uses: tuple[Use, ...] = ()
+    most: int | None = None
     _rooms: dict[torch.dtype, Room] = field(default_factory=dict, repr=False, compare=False)
 
     @classmethod
-    def of(cls, module: nn.Module, order: Order | None) -> Weighed:
+    def of(cls, module: nn.Module, order: Order | None, *, most: int | None = None) -> Weighed:
         """Raises `UsageError` for what cannot be streamed, by its path."""
         blocks = blocks_of(module)
         if order is not None:
             blocks = ordered(blocks, order)
+        if most is not None:
+            blocks = blocks.apart()
         units = tuple(_units(module, blocks, order, staying(module, order)))
         beside, apart = _beside(module, blocks, order, units)
         beside += _tables(module)
@@ -100,7 +104,16 @@ class Weighed:
             apart=apart,
             conversions=what,
             uses=uses_of(what.layers, Scan(module, order=order).foreign) if what.layers else (),
+            most=most,
         )
+
+    @property
+    def slots(self) -> int:
+        """That a ring may have; all of them are one allocation."""
+        largest = max((unit.bytes for unit in self.units), default=0)
+        if self.most is None or not largest:
+            return _SLOTS
+        return max(1, min(_SLOTS, self.most // largest))
 
     def room(self, dtype: torch.dtype | None) -> Room:
         """Where copies of converted weights lie, in calls that compute in `dtype`."""
@@ -171,7 +184,8 @@ def plan_call(
     """
     plain = weighed.choice(need, supply)
     plan = _twice(weighed, plain, need, supply, arriving, mode)
-    if pack == "off" or packs is None or weighed.uses or not _may_pack(plan, mode):
+    packable = not weighed.uses and weighed.most is None
+    if pack == "off" or packs is None or not packable or not _may_pack(plan, mode):
         return plan
     if once and plan.fits and pack == "auto":
         return plan
@@ -304,7 +318,7 @@ def _planned(
         piece=_PIECE if _is_launched_slowly(need, supply) else None,
         slices=False,
     )
-    return make([demand], supply, mode=mode, slots=_SLOTS)
+    return make([demand], supply, mode=mode, slots=weighed.slots)
 
 
 def _is_launched_slowly(need: Need, supply: Supply) -> bool:
