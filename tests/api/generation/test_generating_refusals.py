@@ -10,7 +10,7 @@ import torch
 
 import tightfit
 from tests.pipelines.making import ROOMY, make, mask, picture, pipeline
-from tightfit.api.generation import generating
+from tightfit.api.generation import workplace
 from tightfit.card import open_card
 from tightfit.errors import UsageError
 
@@ -84,7 +84,7 @@ def test_one_step_that_has_no_time_is_refused_before_anything_is_loaded(
     if loaded:
         spec = pipeline("flux")
         spec.scheduler.register_to_config(shift_terminal=0.02)
-    monkeypatch.setattr(generating, "load_pipeline", _not_loaded)
+    monkeypatch.setattr(workplace, "load_pipeline", _not_loaded)
     with pytest.raises(UsageError, match="--steps 1 is too few"):
         tightfit.generate(spec, prompt="a cat", steps=1, card=ROOMY)
 

@@ -24,23 +24,29 @@ class BadPrompt:
 
 def read_prompts(path: Path) -> tuple[str | BadPrompt, ...]:
     """The lines of `path` that are not empty, in UTF-8. Raises `InputError` where there is none."""
+    return tuple(prompt for _, prompt in numbered_prompts(path))
+
+
+def numbered_prompts(path: Path) -> tuple[tuple[int, str | BadPrompt], ...]:
+    """Likewise, each with the number of its line, from 1."""
     check_readable(path)
     content = path.read_bytes().removeprefix(b"\xef\xbb\xbf")
-    found: list[str | BadPrompt] = []
+    found: list[tuple[int, str | BadPrompt]] = []
     for number, line in enumerate(content.splitlines(), 1):
         if not line.strip():
             continue
         try:
             text = line.decode("utf-8").strip()
         except UnicodeDecodeError:
-            found.append(BadPrompt(number, f"line {number} of {path} is not UTF-8 text"))
+            bad = BadPrompt(number, f"line {number} of {path} is not UTF-8 text")
+            found.append((number, bad))
             continue
         strange = next((char for char in text if ord(char) < 32 and char != "\t"), None)
         if strange is None:
-            found.append(text)
+            found.append((number, text))
         else:
             reason = f"line {number} of {path} holds the control character {ord(strange)}"
-            found.append(BadPrompt(number, reason))
+            found.append((number, BadPrompt(number, reason)))
     if not found:
         raise InputError(f"{path} holds no prompt: write one a line.")
     return tuple(found)
