@@ -134,4 +134,6 @@ def _check_name(path: Path, line: int, name: object) -> None:
 
 
 def _wrong(path: Path, line: int, what: str) -> InputError:
-    return InputError(f"Cannot use {path}: in line {line} {what}.")
+    """In one line, whatever the file holds."""
+    plain = "".join(each if each.isprintable() else "?" for each in what)
+    return InputError(f"Cannot use {path}: in line {line} {plain}.")
