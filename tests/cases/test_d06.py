@@ -92,6 +92,26 @@ def test_d06_two_cards_have_one_master_of_a_file(path: Path) -> None:
     assert masters() - before <= LARGEST
 
 
+@pytest.mark.parametrize("way", ["resident", "overflow"])
+def test_d06_holds_wherever_the_weights_lie(path: Path, way: str) -> None:
+    """All of it on both cards; or on one card that streams from the other, and there as well."""
+    x, before = torch.randn(2, WIDTH, generator=torch.Generator().manual_seed(1)), masters()
+    first, second = virtual(16 * MIB if way == "overflow" else 80 * MIB), virtual(144 * MIB)
+    values, peak = [], 0
+    with tightfit.Session(cards=(first, second)) as session, torch.no_grad():
+        for at, module in enumerate(loaded(path)):
+            session.fit(module, card=at, overflow=1 if way == "overflow" and not at else None)
+            values.append(module(x).cpu())
+            peak = max(peak, masters() - before)
+            if way == "overflow" and not at:
+                assert tightfit.fitted(module).parked > 40 * MIB
+                assert peak <= 16 * MIB  # of what stays: the rest is in its file, and over there
+    assert torch.equal(*values)
+    assert peak <= path.stat().st_size + LARGEST
+    for card in (first, second):
+        assert_back(card)
+
+
 def fuse(module: nn.Module) -> None:
     """What a LoRA that is fused does, to weights on the host."""
     first = module[0]
