@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from tightfit.run.delivery import Leaving
 from tightfit.run.vae import Direction
 
 _GROUP = 4
@@ -66,9 +67,11 @@ def steps_told(
     """While inside, `tell` is given each piece that the encoder will read or the decoder made.
 
     Whole pieces of the clip, in order: what is read may be filled then; what was made lies on the
-    host, as it will be in the result.
+    host, as it will be in the result. On a card, one is told when the next was begun, and the last
+    one at the end.
     """
     vae: Any = module
+    leaving = Leaving(lambda made: tell(made.clamp(-1.0, 1.0)))
 
     def before(part: nn.Module, given: tuple[torch.Tensor, ...], named: dict[str, Any]) -> None:
         del part
@@ -76,7 +79,7 @@ def steps_told(
 
     def after(part: nn.Module, given: Any, made: torch.Tensor) -> None:
         del part, given
-        tell(made.detach().to("cpu").clamp(-1.0, 1.0))
+        leaving.put(made.detach())
 
     hook = (
         vae.encoder.register_forward_pre_hook(before, with_kwargs=True)
@@ -87,6 +90,7 @@ def steps_told(
         yield
     finally:
         hook.remove()
+    leaving.end()
 
 
 def _arguments(part: nn.Module) -> set[str]:

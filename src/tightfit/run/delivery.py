@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Protocol
 
@@ -32,6 +32,40 @@ def hand_over(delivery: Delivery, values: torch.Tensor) -> torch.Tensor:
     for part in parts_of(values):
         delivery.take(part.to("cpu"))
     return torch.empty((0, *values.shape[1:]), dtype=values.dtype)
+
+
+class Leaving:
+    """Tensors on their way to the host, of which `tell` is given a copy each, in order.
+
+    From a card, one is copied while the next is made: it is told when the next one comes, or at
+    the `end`. Neither waits for more than that copy.
+    """
+
+    def __init__(self, tell: Callable[[torch.Tensor], None]) -> None:
+        self._tell = tell
+        self._waiting: tuple[torch.Tensor, torch.cuda.Event] | None = None
+
+    def put(self, made: torch.Tensor) -> None:
+        """One more, on a card or on the host."""
+        if made.device.type != "cuda":
+            self._tell(made.to("cpu"))
+            return
+        copy = made.to("cpu", non_blocking=True)  # into pinned memory
+        copied = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        copied.record(torch.cuda.current_stream(made.device))
+        before, self._waiting = self._waiting, (copy, copied)
+        self._arrived(before)
+
+    def end(self) -> None:
+        """All were put."""
+        before, self._waiting = self._waiting, None
+        self._arrived(before)
+
+    def _arrived(self, one: tuple[torch.Tensor, torch.cuda.Event] | None) -> None:
+        if one is not None:
+            copy, copied = one
+            copied.synchronize()
+            self._tell(copy)
 
 
 def parts_of(values: torch.Tensor) -> Iterator[torch.Tensor]:

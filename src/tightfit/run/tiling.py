@@ -227,6 +227,7 @@ class Pieces:
             """The result, and whether all of it was finite, as far as it got."""
             assert self.steps is not None
             told, good = 0, True
+            shape: tuple[int, ...] = ()
 
             def tell(made: torch.Tensor) -> None:
                 nonlocal told, good
@@ -242,9 +243,11 @@ class Pieces:
             with suppress(_NotFinite), torch.no_grad(), self.steps(tell):
                 result = self.call(given.to(self.device).contiguous())
                 self.expect(result, (1, result.shape[1], *sizes))
-                empty = torch.empty((0, *result.shape[1:]), dtype=usual[0] if usual else None)
-                return (empty if told == sizes[0] else None), good
-            return None, False
+                shape = (0, *result.shape[1:])
+                del result
+            if told != sizes[0]:
+                return None, good
+            return torch.empty(shape, dtype=usual[0]), good
 
         left, good = run(source, strict=strict)
         if strict and not good and self.wider is not None:
