@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import resource
+
 import pytest
 import torch
 
@@ -10,7 +12,7 @@ from tightfit.run import intake as intakes
 from tightfit.run.framing import padding_of, to_source
 from tightfit.run.intake import FrameIntake
 from tightfit.run.vae import Traits
-from tightfit.units import GIB
+from tightfit.units import GIB, MIB
 
 PICTURE = Traits("P", 8)
 CLIP = Traits("C", 8, temporal=4, axes=3, lead=True)
@@ -94,3 +96,13 @@ def test_an_intake_that_is_cast_is_not_computed_twice() -> None:
     intake = FrameIntake(frames, CLIP, padding_of(tuple(frames.shape), CLIP)).to(torch.float16)
     assert intake.on_host() is intake.feed(torch.device("cpu")).tensor
     assert intake.on_host().dtype == torch.float16
+
+
+def test_a_long_clip_is_never_floats_on_the_host() -> None:
+    """Nor a copy of its bytes: 98 MB of them go to a card in parts."""
+    frames = torch.ones(400, 3, 256, 320, dtype=torch.uint8)
+    padding = padding_of(tuple(frames.shape), PICTURE)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    FrameIntake(frames, PICTURE, padding, torch.bfloat16).feed(torch.device("meta")).fill(None)
+    grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024
+    assert grown < 32 * MIB

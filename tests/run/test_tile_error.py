@@ -10,8 +10,9 @@ from tests.clips import smooth
 from tightfit.plan.tiles import Edge
 from tightfit.plan.tilesize import Tile
 from tightfit.run.edges import tracks_of, vae_edges
+from tightfit.run.pieces import Pieces
 from tightfit.run.tile_error import SIDE, tile_error
-from tightfit.run.tiling import Pieces, lay_grid, run_tiled, run_whole
+from tightfit.run.tiling import lay_grid, run_tiled, run_whole
 from tightfit.run.vae import Direction, Traits, Vae
 from tightfit.testing import toy_vae, wrap_toy
 

@@ -13,7 +13,8 @@ from tightfit.card import open_card
 from tightfit.plan.tiles import Axis, Edge, Scale, Track
 from tightfit.plan.tilesize import Tile, TileWish, overlapped
 from tightfit.run.edges import tracks_of, vae_edges
-from tightfit.run.tiling import Pieces, lay_grid, run_tiled, run_whole
+from tightfit.run.pieces import Pieces
+from tightfit.run.tiling import lay_grid, run_tiled, run_whole
 from tightfit.run.vae import Direction, Traits, Vae
 from tightfit.testing import toy_vae
 

@@ -9,7 +9,7 @@ import torch
 
 from tightfit.place import placed
 from tightfit.plan.tiles import Span
-from tightfit.run.tiling import Call, Pieces
+from tightfit.run.pieces import Call, Pieces
 from tightfit.run.vae import Direction, Vae
 
 _HALF = (torch.float16, torch.bfloat16)

@@ -25,8 +25,9 @@ from tightfit.run.estimate import Estimator
 from tightfit.run.intake import Fill, is_whole
 from tightfit.run.ladder import Rung
 from tightfit.run.overflow import pieces_of
+from tightfit.run.pieces import Pieces
 from tightfit.run.tile_error import tile_error
-from tightfit.run.tiling import Pieces, lay_grid, run_tiled, run_whole
+from tightfit.run.tiling import lay_grid, run_tiled, run_whole
 from tightfit.run.vae import Direction, Vae
 from tightfit.units import format_bytes
 from tightfit.weigh.calibration import Seen

@@ -14,7 +14,8 @@ import torch
 
 from tightfit.plan.tiles import Edge, Track
 from tightfit.plan.tilesize import Tile
-from tightfit.run.tiling import Pieces, lay_grid, run_tiled, run_whole
+from tightfit.run.pieces import Pieces
+from tightfit.run.tiling import lay_grid, run_tiled, run_whole
 
 SIDE = 24
 """Units of a piece in space at most, if its tiles are not larger."""
