@@ -65,13 +65,13 @@ class Memory:
 def clips(folder: Path, count: int) -> None:
     """Small clips of moving waves, each of its own, and no two alike."""
     folder.mkdir(parents=True, exist_ok=True)
-    y, x = torch.linspace(0, 6, 48).view(1, 1, -1, 1), torch.linspace(0, 6, 64).view(1, 1, 1, -1)
+    y, x = torch.linspace(0, 6, 32).view(1, 1, -1, 1), torch.linspace(0, 6, 32).view(1, 1, 1, -1)
     at = torch.arange(5).view(-1, 1, 1, 1) / 3
     shade = torch.tensor([0.0, 1.0, 2.0]).view(1, 3, 1, 1)
     for number in range(count):
         path = folder / f"{number:04d}.mp4"
         if not path.exists():
-            with ClipWriter(path, 64, 48, Fraction(8)) as writer:
+            with ClipWriter(path, 32, 32, Fraction(8)) as writer:
                 writer.write(torch.sin(x + at + shade + number / 7) * torch.cos(y - at) / 3 + 0.5)
 
 

@@ -27,6 +27,7 @@ CARD = "tightfit_card"
 _FOLDER = "tightfit-ray-"
 _STORE = (80 * MIB, 0.3)
 """Of a local object store: the least that Ray takes, and the most as a part of what is free."""
+_STARTS = 2
 _SHORT = 40
 """Longest folder in which Ray's sockets get names that the system takes."""
 _QUIET = {
@@ -89,24 +90,13 @@ def started(
 
     size = store_bytes or default_store()
     with _folder() as folder, _signals():
-        try:
-            with environ_with(_QUIET), _hushed():
-                ray.init(
-                    address="local",
-                    num_cpus=cpus,
-                    num_gpus=0,
-                    resources={CARD: len(cards)},
-                    object_store_memory=size,
-                    include_dashboard=False,
-                    log_to_driver=False,
-                    logging_level=logging.CRITICAL,
-                    namespace=NAMESPACE,
-                    _temp_dir=str(folder),
-                    _node_ip_address="127.0.0.1",
-                )
-        except Exception as error:
-            ray.shutdown()
-            raise JobFailed(f"Ray did not start on this machine: {_first(error)}") from error
+        _start(
+            num_cpus=cpus,
+            num_gpus=0,
+            resources={CARD: len(cards)},
+            object_store_memory=size,
+            _temp_dir=str(folder),
+        )
         try:
             yield Connection(None, tuple(cards), size, Seats(folder / "seats", len(cards)))
         finally:
@@ -135,6 +125,29 @@ def joined(address: str, cards: str | None = None) -> Iterator[Connection]:
             yield Connection(address, _cards_of_cluster(cards), _smallest_store())
         finally:
             ray.shutdown()
+
+
+def _start(**terms: Any) -> None:
+    """Once more where a busy machine was too slow for Ray's patience. Raises `JobFailed`."""
+    import ray
+
+    for left in reversed(range(_STARTS)):
+        try:
+            with environ_with(_QUIET), _hushed():
+                ray.init(
+                    address="local",
+                    include_dashboard=False,
+                    log_to_driver=False,
+                    logging_level=logging.CRITICAL,
+                    namespace=NAMESPACE,
+                    _node_ip_address="127.0.0.1",
+                    **terms,
+                )
+            return
+        except Exception as error:
+            ray.shutdown()
+            if not left:
+                raise JobFailed(f"Ray did not start on this machine: {_first(error)}") from error
 
 
 def default_store() -> int:

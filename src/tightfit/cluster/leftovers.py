@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import re
+import shutil
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -12,7 +13,7 @@ from pathlib import Path
 from tightfit.errors import InputError, UsageError
 
 LOCK = ".tightfit-job.lock"
-_PART = re.compile(r"\.(?P<stem>.+)-[0-9a-f]{8}\.part(?P<suffix>\.[a-z]+)")
+_PART = re.compile(r"\.(?P<stem>.+)-[0-9a-f]{8}\.part(?P<suffix>(?:\.[a-z0-9]+)?)")
 _STEM = 40
 """Characters of a name that its temporary name keeps."""
 
@@ -55,7 +56,7 @@ def _locked(path: Path) -> int:
 
 
 def sweep(folder: Path, outs: Iterable[Path]) -> int:
-    """Remove temporary files of `outs` in `folder`, which nobody writes any more; how many."""
+    """Remove temporary files (or folders) of `outs`, which nobody writes any more; how many."""
     ours = {(out.stem[:_STEM], out.suffix) for out in outs}
     removed = 0
     if not folder.is_dir():
@@ -65,7 +66,10 @@ def sweep(folder: Path, outs: Iterable[Path]) -> int:
             match = _PART.fullmatch(entry.name)
             if match is None or (match["stem"], match["suffix"]) not in ours:
                 continue
-            if entry.is_file(follow_symlinks=False):
+            if entry.is_dir(follow_symlinks=False):
+                shutil.rmtree(entry.path, ignore_errors=True)
+                removed += 1
+            elif entry.is_file(follow_symlinks=False):
                 with suppress(OSError):
                     os.unlink(entry.path)
                     removed += 1
