@@ -1,14 +1,15 @@
-# Two commands do everything on a fresh machine with Python 3.11 or later and pip:
-#   make demo    sets up .venv, then runs the main job (no GPU, no arguments)
-#   make test    sets up .venv, then runs the tests
-# `make check` runs format, lint, types and guards, as CI does.
+# These do everything on a fresh machine with Python 3.11 or later and pip:
+#   make demo      sets up .venv, then runs the main job (no GPU, no arguments)
+#   make check     format, lint, types and guards
+#   make test      all other tests but the long sweeps
+#   make test-all  those too; CI runs `make check` and this
 
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test check format setup clean
+.PHONY: demo test test-all check format setup clean
 
 setup: $(STAMP)
 
@@ -25,9 +26,14 @@ demo: $(STAMP)
 HEAP := tests/watch/leaks tests/api/test_leaking.py tests/bench/test_pages.py tests/cases/test_l_leaks.py
 
 # A process for each core, up to four: each takes about 1 GiB, most of it PyTorch.
+PYTEST := $(BIN)/python -m pytest -n auto --maxprocesses 4
+
 test: $(STAMP)
-	$(BIN)/python -m pytest -n auto --maxprocesses 4
-	$(BIN)/python -m pytest -n auto --maxprocesses 4 $(HEAP)
+	$(PYTEST) -m "not slow" --ignore tests/guards
+	$(PYTEST) $(HEAP)
+
+test-all: test
+	$(PYTEST) -m slow
 
 check: $(STAMP)
 	$(BIN)/ruff format --check .

@@ -50,6 +50,7 @@ def footage(vae: Vae) -> torch.Tensor:
     return to_source(smooth(frames, 3, side, side + vae.traits.spatial), vae.traits)[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NARROW)
 def test_a_class_runs_whole_in_strips_and_in_tiles(name: str) -> None:
     """Sizes come back right, the budget holds, nothing stays on the card, and strips are exact."""

@@ -255,6 +255,7 @@ def test_a_module_that_is_no_vae_is_refused_by_name(module: Any) -> None:
         adapt(module)
 
 
+@pytest.mark.slow
 def test_two_threads_may_be_the_first_to_ask() -> None:
     """The import of diffusers, which is put off until it is needed, is not torn between them."""
     code = (

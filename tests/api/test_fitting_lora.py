@@ -66,6 +66,7 @@ STEPS: list[tuple[str, Callable[[Any], object]]] = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("dtype", "pack", "shares"), [(torch.float32, "off", (0.1, 0.6)), (BF16, "on", (0.2,))]
 )

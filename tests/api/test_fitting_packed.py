@@ -77,6 +77,7 @@ def test_packed_weights_give_the_bits_of_the_resident_run_within_the_budget(budg
     assert card.hazards == ()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("allocator", ["native", "expandable"])
 def test_room_that_the_allocator_does_not_give_is_not_asked_for_again(allocator: str) -> None:
     """Fewer weights stay than were planned, so more seems free; a loop of calls settles all the
@@ -97,6 +98,7 @@ def test_room_that_the_allocator_does_not_give_is_not_asked_for_again(allocator:
     assert len(copied) <= 3
 
 
+@pytest.mark.slow
 def test_weights_placed_anew_again_and_again_take_what_the_session_tells() -> None:
     """Another program comes and goes: nothing of what was let go is kept, nothing changes bits."""
     module, x = network(), inputs()

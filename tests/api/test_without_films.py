@@ -5,6 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+
 _PROGRAM = """
 import sys
 sys.modules["av"] = None
@@ -15,6 +17,7 @@ print(tuple(frames.value.pixels.shape), tuple(latent.value.latent.shape))
 """
 
 
+@pytest.mark.slow
 def test_tensors_are_coded_where_pyav_is_missing() -> None:
     """A server that hands over tensors need not carry a library for films."""
     run = subprocess.run(

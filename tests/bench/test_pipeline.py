@@ -191,6 +191,7 @@ def test_a_row_of_ours_is_within_the_card_and_tells_its_stages(tmp_path: Path) -
     assert "MemoryShortage" in failed.note
 
 
+@pytest.mark.slow
 def test_an_encoder_alone_is_used_in_float32_and_has_the_bits_of_one_that_was_converted(
     tmp_path: Path,
 ) -> None:

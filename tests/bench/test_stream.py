@@ -671,6 +671,7 @@ class TestProcess:
         for name in ("WARM", "LEAST", "MOST"):
             monkeypatch.setattr(stream_steps, name, 1)
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("alone", [False, True])
     def test_a_network_streams_with_the_bits_of_the_resident_one(
         self, tmp_path: Path, alone: bool
@@ -711,6 +712,7 @@ class TestProcess:
         assert (packed.packed_pieces or 0) > 0
         assert packed.unpack_seconds is None  # nobody knows how fast a virtual card is
 
+    @pytest.mark.slow
     def test_eight_bits_stream_at_every_size_with_the_bits_of_the_resident_run(
         self, tmp_path: Path
     ) -> None:

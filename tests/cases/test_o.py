@@ -457,6 +457,7 @@ JOBS: dict[str, tuple[Direction, Callable[[Vae], torch.Tensor]]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("estimate", [True, False], ids=["planned", "tried"])
 @pytest.mark.parametrize("name", JOBS)
 def test_what_passes_at_a_budget_passes_at_every_larger_one(name: str, estimate: bool) -> None:
@@ -526,6 +527,7 @@ def test_an_input_that_leaves_no_room_for_strips_goes_back_to_the_host() -> None
     assert "input (108.0 KiB) moved back to the host" in outcome.adjusted
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("allocator", ["native", "async,grain=2MiB", "expandable"])
 @pytest.mark.parametrize("name", JOBS)
 def test_what_passes_also_passes_on_more_where_memory_has_steps(name: str, allocator: str) -> None:

@@ -34,6 +34,7 @@ def files(folder: Path) -> set[str]:
     return {path.name for path in folder.iterdir() if path.name != "cache"}
 
 
+@pytest.mark.slow
 def test_the_bar_of_step_one(clip: Path, tmp_path: Path) -> None:
     """oom first, then ok from the baseline, within the budget, nothing left; 20 times."""
     report = tmp_path / "r.json"

@@ -30,6 +30,7 @@ def seeds(tmp_path_factory: pytest.TempPathFactory) -> Seeds:
     return Seeds(tmp_path_factory.mktemp("fuzz") / "files")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 @settings(
     max_examples=200,

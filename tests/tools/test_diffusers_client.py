@@ -65,6 +65,7 @@ def test_a_pipeline_that_makes_the_same_bits_in_less_memory_passes(card: Card) -
     assert not card.read().allocated
 
 
+@pytest.mark.slow
 def test_a_pipeline_that_makes_other_bits_does_not_pass(card: Card) -> None:
     """Else the test above would show nothing."""
     verdict = judge("flux", Fluxes(shifts=True), card)

@@ -95,6 +95,7 @@ def left_on_meta(part: Part, stage: str, size: Size) -> bool:
     return all(held.tensor.device.type == "meta" for held in walk(module))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", TRUE)
 def test_every_part_has_a_call_at_its_usual_size(name: str) -> None:
     """At true widths and few layers; films of 1 + 2 latent frames, enough to fill caches."""

@@ -85,6 +85,7 @@ def test_several_pictures_are_those_of_the_seeds_that_follow(tmp_path: Path) -> 
     assert (both[0].frames.pixels - both[1].frames.pixels).abs().max() > 0.01
 
 
+@pytest.mark.slow
 def test_what_does_not_fit_at_once_is_made_in_parts(tmp_path: Path) -> None:
     """The report names the split; each part is as if it had been asked for alone."""
     done = make("sdxl", num=4, vram=1300 * KIB, steps=1)

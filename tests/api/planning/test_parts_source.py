@@ -210,6 +210,7 @@ GROWN = [Size(64, 64), Size(96, 64), Size(64, 96), Size(64, 64, 1, 2), Size(112,
 CLIPS = [*GROWN, Size(64, 64, 5), Size(96, 64, 9), Size(112, 128, 13, 3)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("spec", "sizes"),
     [

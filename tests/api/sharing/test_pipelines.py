@@ -77,6 +77,7 @@ def test_latents_are_the_same_bits_at_every_budget(kind: str) -> None:
     assert card.read().allocated == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("allocator", ["native", "expandable", "async"])
 def test_latents_are_the_same_bits_by_every_allocator_and_wherever_weights_are(

@@ -175,6 +175,7 @@ def allocated(card: VirtualCard) -> int:
     return found
 
 
+@pytest.mark.slow
 @settings(max_examples=20)
 @given(drawn(), st.lists(wanted_ones, min_size=1, max_size=3))
 def test_any_residencies_one_after_another_give_the_bits_of_the_resident_run(

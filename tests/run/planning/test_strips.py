@@ -45,6 +45,7 @@ def test_where_a_size_of_tiles_is_asked_for_there_are_no_strips() -> None:
     assert "strips" not in names
 
 
+@pytest.mark.slow
 def test_the_plan_takes_the_rung_that_the_job_takes() -> None:
     """A job on such a card runs in strips too, and stays within the plan's card."""
     torch = pytest.importorskip("torch")

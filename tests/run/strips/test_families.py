@@ -18,6 +18,7 @@ def _source(name: str, direction: Direction, dtype: torch.dtype) -> torch.Tensor
     return torch.randn(shape, generator=torch.Generator().manual_seed(7)).to(dtype)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("direction", DIRECTIONS)
 @pytest.mark.parametrize("name", FAMILIES)
 def test_a_vae_in_strips_gives_what_it_gives_whole(name: str, direction: Direction) -> None:
@@ -43,6 +44,7 @@ def test_a_vae_in_strips_gives_what_it_gives_whole(name: str, direction: Directi
     assert strips > 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("name", FAMILIES)
 def test_half_precision_in_strips_is_as_near_as_the_whole(name: str, dtype: torch.dtype) -> None:
