@@ -41,7 +41,8 @@ SURFACE = {
     | {"-o", "--out", "--prompt", "--prompts", "--negative", "--width", "--height", "--frames"}
     | {"--fps", "--steps", "--guidance", "--seed", "--num", "--image", "--mask", "--strength"}
     | {"--scheduler", "--lora", "--transformer", "--vae", "--text-encoder", "--base"}
-    | {"--weights", "--latents", "--preview", "--resume"},
+    | {"--weights", "--latents", "--preview", "--resume"}
+    | {"--engine", "--address", "--cards"},
     "demo": {"--input", "-o", "--out"},
     "plan": (MEMORY - {"--overlap", "--no-estimate", "--allow-cpu", "--report", "--trace"})
     - {"--verbose", "-v"}

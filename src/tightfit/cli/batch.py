@@ -55,14 +55,20 @@ def check_records(voice: Voice, out: Path) -> None:
 
 
 def run_batch(
-    voice: Voice, title: str, work: Callable[[Shown], Batch], *, bar: Progress | None = None
+    voice: Voice,
+    title: str,
+    work: Callable[[Shown], Batch],
+    *,
+    bar: Progress | None = None,
+    made: Callable[[Voice, ItemDone], None] | None = None,
 ) -> None:
     """Do `work`; afterwards the report and the summary are written. Exits where items failed.
 
     `bar` is one of its own columns; those that a description comes into are told of each item.
+    `made` says what was made of one, where its input does not tell.
     """
     try:
-        with _shown(voice, title, bar or usual_bar(voice)) as shown:
+        with _shown(voice, title, bar or usual_bar(voice), made or _say_made) as shown:
             done = work(shown)
     except (KeyboardInterrupt, Cancelled) as stop:  # typer would drop the note of what is done
         raise Cancelled("The batch was cancelled.") from stop
@@ -90,7 +96,9 @@ def usual_bar(voice: Voice, *more: ProgressColumn) -> Progress:
 
 
 @contextmanager
-def _shown(voice: Voice, title: str, bar: Progress) -> Iterator[Shown]:
+def _shown(
+    voice: Voice, title: str, bar: Progress, made: Callable[[Voice, ItemDone], None]
+) -> Iterator[Shown]:
     from tightfit.api import Watching
 
     watching = Watching(Recorder(fine=voice.trace is not None))
@@ -114,7 +122,7 @@ def _shown(voice: Voice, title: str, bar: Progress) -> Iterator[Shown]:
         def finish(done: ItemDone) -> None:
             failures[0] += done.outcome == "failed"
             bar.update(task, failures=failures[0])
-            _say(voice, done)
+            _say(voice, done, made)
 
         try:
             yield Shown(watching, tell, finish)
@@ -124,7 +132,7 @@ def _shown(voice: Voice, title: str, bar: Progress) -> Iterator[Shown]:
                     watching.recorder.write(part)
 
 
-def _say(voice: Voice, done: ItemDone) -> None:
+def _say(voice: Voice, done: ItemDone, made: Callable[[Voice, ItemDone], None]) -> None:
     """What became of one item: results on stdout, what failed on stderr."""
     if interrupts.get():  # what a library made of one does not count as an item that failed
         raise KeyboardInterrupt
@@ -133,6 +141,10 @@ def _say(voice: Voice, done: ItemDone) -> None:
         named = error if str(done.source) in error else f"{done.source}: {error}"
         show.notices.print(f"[red]error:[/red] {escape(named)}")
         return
+    made(voice, done)
+
+
+def _say_made(voice: Voice, done: ItemDone) -> None:
     if done.report is not None:
         show.tell(voice, done.report)
     if not voice.quiet:

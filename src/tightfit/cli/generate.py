@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from tightfit.cli import cluster as c
 from tightfit.cli import options as o
 from tightfit.errors import Cancelled, JobFailed, UsageError
 
@@ -132,6 +134,9 @@ def generate(
     no_estimate: o.NoEstimate = False,
     allow_cpu: o.AllowCpu = False,
     allow_pickle: o.AllowPickle = False,
+    engine: c.Engine = "local",
+    address: c.Address = None,
+    cards: c.Cards = None,
     report: o.ReportFile = None,
     trace: o.TraceFile = None,
     verbose: o.Verbose = False,
@@ -140,6 +145,11 @@ def generate(
     """Make pictures or clips from prompts by a whole pipeline, on the memory there is."""
     if (prompt is None) == (prompts is None):
         raise UsageError("Give --prompt TEXT, or --prompts FILE with one a line.")
+    voice = o.Voice(verbose, quiet, report, trace)
+    many = {"--address": address, "--cards": cards}
+    on_many = c.is_on_many(engine, voice, card=card, options=many)
+    if on_many and prompts is None:
+        raise UsageError("--engine ray shares prompts among cards: give them with --prompts FILE.")
     from tightfit.cli.allocator import prepare
 
     prepare(allocator, card)
@@ -149,47 +159,64 @@ def generate(
     from tightfit.api.generation.prompting import read_prompts
     from tightfit.cli import show
 
-    voice = o.Voice(verbose, quiet, report, trace)
     show.check_records(voice, Path(pipeline), out)
     named = {"transformer": transformer, "vae": vae, "text_encoder": text_encoder}
     allowed = api.pickles_allowed(allow_pickle)
+    options: dict[str, Any] = {
+        "negative": negative,
+        "width": width,
+        "height": height,
+        "frames": frames,
+        "fps": fps,
+        "steps": steps,
+        "guidance": guidance,
+        "seed": seed,
+        "num": num,
+        "image": image,
+        "mask": mask,
+        "strength": strength,
+        "scheduler": scheduler,
+        "loras": [parse_lora(text) for text in lora or ()],
+        "parts": {name: path for name, path in named.items() if path is not None},
+        "base": base,
+        "weights": weights,
+        "dtype": dtype,
+        "vram": vram,
+        "reserve": reserve_vram,
+        "mode": vram_mode,
+        "allocator": allocator,
+        "latents": latents,
+        "preview": preview,
+        "resume": resume,
+        "tile": tile,
+        "overlap": overlap,
+        "allow_cpu": allow_cpu,
+        "estimate": not no_estimate,
+    }
+    if on_many and prompts is not None:
+        from tightfit.cli.generate_many import generate_many
+
+        with in_silence(), allowed:
+            generate_many(
+                voice,
+                pipeline,
+                prompts,
+                out=out,
+                address=address,
+                cards=cards,
+                pickles=allow_pickle,
+                **options,
+            )
+        return
     with show.watched(voice, "generate", out=out) as watching, in_silence(), allowed:
         try:
             result = api.generate(
                 pipeline,
                 prompt=prompt or "" if prompts is None else read_prompts(prompts),
                 out=out,
-                negative=negative,
-                width=width,
-                height=height,
-                frames=frames,
-                fps=fps,
-                steps=steps,
-                guidance=guidance,
-                seed=seed,
-                num=num,
-                image=image,
-                mask=mask,
-                strength=strength,
-                scheduler=scheduler,
-                loras=[parse_lora(text) for text in lora or ()],
-                parts={name: path for name, path in named.items() if path is not None},
-                base=base,
-                weights=weights,
-                dtype=dtype,
                 card=card,
-                vram=vram,
-                reserve=reserve_vram,
-                mode=vram_mode,
-                allocator=allocator,
-                latents=latents,
-                preview=preview,
-                resume=resume,
-                tile=tile,
-                overlap=overlap,
-                allow_cpu=allow_cpu,
-                estimate=not no_estimate,
                 watching=watching,
+                **options,
             )
         except KeyboardInterrupt as interrupt:  # typer would drop the note of what is kept
             raise Cancelled("The job was cancelled.") from interrupt
@@ -203,19 +230,23 @@ def _tell(voice: o.Voice, result: Result[tuple[Generated, ...]]) -> None:
     done = result.report
     show.write_report(voice, done)
     show.tell(voice, replace(done, command="decode"))
-    speed = _speed(done)
     for each in result.value:
         if each.error is not None:
             show.complain(
                 JobFailed(f"`{each.prompt}`: {each.error}" if each.prompt else each.error)
             )
         elif each.path is not None:
-            size, count = each.settings["size"], each.settings.get("frames")
-            what = size if count is None else f"{count} frames of {size}"
-            show.wrote(voice, each.path, f"{what}, seed {each.seed}{speed}")
+            show.wrote(voice, each.path, what_was_made(each.settings, each.seed, done))
     bad = sum(each.error is not None for each in result.value)
     if bad:
         raise JobFailed(f"{bad} of {len(result.value)} failed; the others are written.")
+
+
+def what_was_made(settings: Mapping[str, str], seed: int, done: Report) -> str:
+    """One picture or clip, for people: its size, its seed, and how long a step took."""
+    size, count = settings["size"], settings.get("frames")
+    what = size if count is None else f"{count} frames of {size}"
+    return f"{what}, seed {seed}{_speed(done)}"
 
 
 def _speed(done: Report) -> str:

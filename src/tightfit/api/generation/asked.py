@@ -17,7 +17,7 @@ from tightfit.adapters.live.orders import Order, Speech
 from tightfit.adapters.live.variants import class_for
 from tightfit.adapters.specs import parse_dtype
 from tightfit.api.generation.choice import Choice
-from tightfit.api.generation.making import kept_seed
+from tightfit.api.generation.making import kept_seed, written_seed
 from tightfit.api.generation.pictures import picture_of
 from tightfit.api.generation.targets import check_target, names
 from tightfit.errors import UsageError
@@ -219,7 +219,10 @@ def _drawn_seed(out: Path | None, num: int, prompts: int | None, *, resume: bool
     """That of the job which is gone on with, else a new one."""
     if resume and out is not None:
         items = [None] if prompts is None else list(range(1, prompts + 1))
-        known = kept_seed([names(out, num, item=item)[0] for item in items])
+        firsts = [names(out, num, item=item)[0] for item in items]
+        known = kept_seed(firsts)
+        if known is None and prompts is not None:
+            known = written_seed(firsts)
         if known is not None:
             return known
     return secrets.randbelow(_DRAWN)

@@ -29,6 +29,7 @@ from tightfit.api.work import dtype_name
 from tightfit.card.host_memory import read_host_memory
 from tightfit.errors import InputError, MemoryShortage, UsageError
 from tightfit.place.streaming.host_budget import host_room
+from tightfit.plan.plan import Plan
 from tightfit.plan.streaming.residency import MODES
 from tightfit.units import format_bytes
 from tightfit.weigh.files.hash_lists import known_hash
@@ -167,12 +168,42 @@ class Choice:
         The denoiser alone, where the card is `one_of_several`. Its VAE has more ways than a plan
         knows of, and its latents are kept. Nothing is said where no plan can be made.
         """
-        if self.source is None:
+        plan = self.plan(
+            order,
+            card=memory.card.name,
+            vram=memory.budget,
+            reserve=memory.reserve,
+            mode=memory.mode,
+            dtype=dtype,
+            one_of_several=one_of_several,
+        )
+        if plan is None:
             return
+        if not all(stage.fits for stage in plan.stages):
+            raise plan.shortage()
+        if all(part.random for part in self.networks):
+            self._refuse_random({each.demand.owner: each.demand.weights for each in plan.stages})
+
+    def plan(
+        self,
+        order: Order,
+        *,
+        card: str,
+        vram: str | int | None,
+        reserve: str | int | None,
+        mode: str,
+        dtype: torch.dtype | None,
+        one_of_several: bool = False,
+    ) -> Plan | None:
+        """For its text encoders and denoiser on `card`, which need not be open.
+
+        The denoiser alone, where the card is `one_of_several`. None where no plan can be made.
+        """
+        if self.source is None:
+            return None
         small = (self.source.known or "").endswith("-mini")
-        plan = None
         with suppress(UsageError):
-            plan = make_plan(
+            return make_plan(
                 [
                     part.spec
                     for part in self.networks
@@ -181,18 +212,13 @@ class Choice:
                 width=order.width,
                 height=order.height,
                 frames=order.frames,
-                card=memory.card.name,
-                vram=memory.budget,
-                reserve=memory.reserve,
-                mode=memory.mode,
+                card=card,
+                vram=vram,
+                reserve=reserve,
+                mode=mode,
                 dtype=dtype_name(dtype) if dtype else "float32" if small else "auto",
             )
-        if plan is None:
-            return
-        if not all(stage.fits for stage in plan.stages):
-            raise plan.shortage()
-        if all(part.random for part in self.networks):
-            self._refuse_random({each.demand.owner: each.demand.weights for each in plan.stages})
+        return None
 
     def _refuse_random(self, sizes: Mapping[str, int]) -> None:
         """Random weights are in no file, in which some could stay."""

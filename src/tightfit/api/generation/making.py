@@ -329,6 +329,15 @@ def kept_seed(outs: Sequence[Path]) -> int | None:
     return None
 
 
+def written_seed(outs: Sequence[Path]) -> int | None:
+    """The seed that the first of these files which is there tells; None where none does."""
+    for out in outs:
+        told = read_text(out).get("seed", "") if out.exists() else ""
+        if told.isdecimal():
+            return int(told)
+    return None
+
+
 def as_attempt(attempt: Attempt) -> dict[str, Any]:
     """As reports have them."""
     values = asdict(attempt)
