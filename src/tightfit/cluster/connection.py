@@ -30,13 +30,15 @@ _STORE = (80 * MIB, 0.3)
 _STARTS = 2
 _SHORT = 40
 """Longest folder in which Ray's sockets get names that the system takes."""
-_QUIET = {
+_ENVIRONMENT = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_BACKEND_LOG_LEVEL": "fatal",
+    "RAY_worker_niceness": "0",
     "RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES": "1",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
 }
-"""Nothing is sent, nothing is printed; which card an actor takes is told by its seat."""
+"""Nothing is sent, nothing is printed, workers are as urgent as a job of one process, and which
+card one takes is told by its seat."""
 
 
 @dataclass(frozen=True)
@@ -114,7 +116,7 @@ def joined(address: str, cards: str | None = None) -> Iterator[Connection]:
     import ray
 
     with _signals():
-        with environ_with(_QUIET), _hushed():
+        with environ_with(_ENVIRONMENT), _hushed():
             ray.init(
                 address=address,
                 log_to_driver=False,
@@ -133,7 +135,7 @@ def _start(**terms: Any) -> None:
 
     for left in reversed(range(_STARTS)):
         try:
-            with environ_with(_QUIET), _hushed():
+            with environ_with(_ENVIRONMENT), _hushed():
                 ray.init(
                     address="local",
                     include_dashboard=False,
