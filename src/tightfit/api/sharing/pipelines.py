@@ -160,13 +160,14 @@ class FittedPipeline:
 
         Whatever happens, those that were taken are given back.
         """
-        home = self.card.device
         dtypes = _dtypes(self.pipe, compute)
         try:
             for each in components_of(self.pipe):
                 name, shared = label + each.name, self._on(each.name)
                 if each.is_vae:
-                    taken = shared.take_vae(each.module, name, self, _codes_on(shared), home=home)
+                    taken = shared.take_vae(
+                        each.module, name, self, _codes_on(shared), home=self.shared
+                    )
                 else:
                     dtype = dtypes.get(each.name, "auto")
                     taken = shared.take(
@@ -177,7 +178,7 @@ class FittedPipeline:
                         pack=pack,
                         compute=dtype,
                         once=each.runs_once,
-                        home=home,
+                        home=self.shared,
                         overflow=self.overflow,
                     )
                 self._parts[each.name] = taken

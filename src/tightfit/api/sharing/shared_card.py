@@ -9,7 +9,6 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 
-import torch
 from torch import nn
 
 from tightfit.adapters.live.pipeline import answer_for
@@ -134,7 +133,7 @@ class SharedCard:
         pack: str = "auto",
         compute: str = "auto",
         once: bool = False,
-        home: torch.device | None = None,
+        home: SharedCard | None = None,
         overflow: SharedCard | None = None,
     ) -> Taken:
         """Fit a network, at rest; one that is there already serves this user, too.
@@ -158,7 +157,7 @@ class SharedCard:
                 shares=self._shares,
                 others=lambda: self._wanted(taken),
                 once=once,
-                home=home,
+                home=None if home is None else home.card.device,
                 overflow=None if overflow in (None, self) else overflow._offered(),
             )
             if overflow not in (None, self):
@@ -171,6 +170,7 @@ class SharedCard:
             network.turn = lambda: self.at_work(taken)
             network.makes_room = lambda wanted: self._comes(taken, wanted)
             network.takes_room = lambda: self.free_one(taken)
+            network.home_gives = None if home in (None, self) else taken.home_gives
             self.shelf.models[taken.name] = taken
             self.shelf.link = network.terms.supply.link.per_second
 
@@ -189,7 +189,7 @@ class SharedCard:
         user: object,
         begin: Callable[[Taken], None],
         *,
-        home: torch.device | None = None,
+        home: SharedCard | None = None,
     ) -> Taken:
         """As `take`, for a VAE: `begin` lets its methods code by `at_work`, until it is undone.
 
@@ -271,6 +271,13 @@ class SharedCard:
         """The next that can go does; bytes that came free."""
         return self.shelf.needs(taken.name, self.shelf.room() + 1)
 
+    def give_one(self) -> int:
+        """As `free_one`, for what is handed over from another card; it waits for nobody."""
+        freed = self.shelf.gives(None, 1)
+        if freed:
+            self.card.trim()
+        return freed
+
     def free(self) -> int:
         """Whoever is not at work leaves the card, between two calls; bytes that came free.
 
@@ -325,20 +332,23 @@ class SharedCard:
         name: str,
         user: object,
         fit: Callable[[Taken], None],
-        home: torch.device | None,
+        home: SharedCard | None,
     ) -> Taken:
-        home = home or self.card.device
+        at_home = home or self
+        device = at_home.card.device
         with self.card.alone():
             found = self._models.get(module)
             if found is not None:
-                if found.home != home:
+                if found.home != device:
                     raise UsageError(
                         f"`{found.name}` is here already for a pipeline that works on "
-                        f"{found.home}: let this one, which works on {home}, have the same cards."
+                        f"{found.home}: let this one, which works on {device}, have the same cards."
                     )
                 found.users.append(user)
                 return found
-            taken = Taken(self._free_name(name), module, weight_bytes(module), home)
+            taken = Taken(
+                self._free_name(name), module, weight_bytes(module), device, at_home.give_one
+            )
             with _guard:
                 if module in _owned:
                     raise UsageError(
@@ -349,7 +359,7 @@ class SharedCard:
             taken.undo.callback(lambda: _owned.pop(module, None))
             try:
                 fit(taken)
-                taken.undo.callback(answer_for(module, home))
+                taken.undo.callback(answer_for(module, device))
             except BaseException:
                 self.shelf.models.pop(taken.name, None)
                 taken.undo.close()

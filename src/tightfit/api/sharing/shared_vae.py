@@ -85,7 +85,9 @@ class SharedVae:
                 args, kwargs = handed((args, kwargs), asker, device)
             with placed(taken.module, device):
                 value = run(*args, **kwargs)
-            return value if asker is None else handed(value, device, asker)
+            if asker is None:
+                return value
+            return handed(value, device, asker, makes_room=taken.home_gives)
 
     def _code(self, direction: Direction, source: torch.Tensor) -> torch.Tensor:
         """By the ladder: whole, whole without the others, strips, tiles."""
@@ -118,7 +120,10 @@ class SharedVae:
             outcome = job.run(on_host)
             for each in self._owners():
                 each.coded(outcome.attempts)
-            return outcome.value.to(other_card(source, shared.card.device) or shared.card.device)
+            asker = other_card(source, shared.card.device) or shared.card.device
+            host = outcome.value.device
+            made: torch.Tensor = handed(outcome.value, host, asker, makes_room=taken.home_gives)
+            return made
 
     def _evict(self, lacking: int | None) -> int:
         """So many bytes more than are free now; None takes all there is."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 
@@ -26,6 +27,7 @@ class Taken:
         module: the user's.
         size: bytes of its weights when it came.
         home: the card that pipelines believe it to be on: theirs.
+        home_gives: lets the next that is idle there rest; bytes that came free.
         network: what fits it; None for a VAE, which is on the card only while it codes.
         users: for whom; it goes when the last of them does.
         seconds: that its calls took, waits for the card included.
@@ -37,6 +39,7 @@ class Taken:
     module: nn.Module
     size: int
     home: torch.device
+    home_gives: Callable[[], int]
     network: Fitted | None = None
     users: list[object] = field(default_factory=list)
     seconds: float = 0.0

@@ -59,6 +59,8 @@ class Fitted:
             for a thread that calls one; to `rest` never waits.
         takes_room: called where there was no room for a call, even with everything streamed; where
             it freed something (it says how many bytes), the call is made again.
+        home_gives: frees something of the card that results are handed back to, where that is full;
+            how many bytes.
         teller: tells `teller.recorder` what happens; another recorder may be put there at any time.
         turn: entered around each call from outside, and around what changes its weights. It may
             wait: this module is not busy yet.
@@ -71,6 +73,7 @@ class Fitted:
     notes: list[str] = field(default_factory=list)
     makes_room: MakesRoom | None = None
     takes_room: TakesRoom | None = None
+    home_gives: TakesRoom | None = None
     turn: Callable[[], AbstractContextManager[object]] = nullcontext
     _lock: threading.RLock = field(default_factory=threading.RLock)
     _inside: bool = False
@@ -436,7 +439,9 @@ class Fitted:
                     value = self._calling.make(call, run, beside)
                 self._lessons.remember(call)
                 self._steps.ended(start, self._kept.session)
-                return value if asker is None else handed(value, self.card.device, asker)
+                if asker is None:
+                    return value
+                return handed(value, self.card.device, asker, makes_room=self.home_gives)
             except BaseException as error:
                 if self._keeping is not None and self._keeping.session is not None:
                     self._keeping.session.end_calls()

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch.utils._pytree import tree_leaves, tree_map
+
+from tightfit.errors import MemoryShortage
+from tightfit.run.ladder.refused import unless_full
 
 
 def other_card(given: object, device: torch.device) -> torch.device | None:
@@ -23,13 +27,29 @@ def to_host(given: Any, card: torch.device) -> Any:
     return _moved(given, card, torch.device("cpu"))
 
 
-def handed(value: Any, before: torch.device, after: torch.device) -> Any:
+def handed(
+    value: Any,
+    before: torch.device,
+    after: torch.device,
+    *,
+    makes_room: Callable[[], int] | None = None,
+) -> Any:
     """The same with what lies on the card `before` on the card `after`; each tensor once.
 
     An object that is no container but has such tensors, such as a posterior, is one of its kind
-    with others.
+    with others. Where the card is full, `makes_room` there frees something, and says how many
+    bytes. Raises `MemoryShortage` where it cannot.
     """
-    return _moved(value, before, after, objects=True)
+    while True:
+        found = unless_full(lambda: [_moved(value, before, after, objects=True)])
+        if found is not None:
+            return found[0]
+        if makes_room is None or not makes_room():
+            raise MemoryShortage(
+                f"Not enough memory on {after} for what a network on {before} hands over.",
+                tried=["letting idle networks rest"] if makes_room is not None else [],
+                advice="a larger budget, or this network on the same card",
+            )
 
 
 def _moved(value: Any, before: torch.device, after: torch.device, *, objects: bool = False) -> Any:
