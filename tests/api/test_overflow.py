@@ -172,7 +172,8 @@ def test_a_session_lends_a_part_of_one_card_to_another() -> None:
         held = two.read().allocated or 0
         assert 0 < held <= 3 * MIB * 7 // 8
         text = session.explain()
-        assert "of Sequential lie here, for another card" in text
+        assert "Sequential of virtual:64MiB (card 0): " in text
+        assert " lie here, and are copied from here" in text
         other = session.fit(network(), card=1)
         assert torch.equal(twice(other), wanted)
         assert (two.read().peak_allocated or 0) <= 3 * MIB
@@ -187,6 +188,29 @@ def test_a_session_lends_a_part_of_one_card_to_another() -> None:
         assert torch.equal(twice(module), wanted)
         with pytest.raises(UsageError, match=r"overflow is .* itself"):
             session.fit(network(), card=1, overflow=1)
+    for card in (one, two):
+        assert_back(card)
+
+
+def test_what_lies_there_makes_way_for_what_could_not_run_there() -> None:
+    """Never for comfort: the other card's own model streams beside it, as long as it can."""
+    one, two = virtual("64MiB"), virtual("64MiB")
+    wanted = expected()
+    with tightfit.Session(cards=(one, two), vram="3MiB") as session:
+        module = session.fit(network(), card=0, overflow=1)
+        assert torch.equal(twice(module), wanted)
+        held = tightfit.fitted(module).parked
+        assert held > 2 * MIB
+        other = session.fit(network(), card=1)
+        assert torch.equal(twice(other), wanted)
+        assert tightfit.fitted(module).parked == held
+        wide = torch.cat([inputs()] * 120)
+        with torch.no_grad():
+            assert torch.equal(other(wide).cpu()[:8], wanted)
+        assert tightfit.fitted(module).parked == 0
+        assert "`Sequential of virtual:64MiB (card 0)` streams from the host" in session.explain()
+        assert torch.equal(twice(module), wanted)
+        assert (two.read().peak_allocated or 0) <= 3 * MIB
     for card in (one, two):
         assert_back(card)
 

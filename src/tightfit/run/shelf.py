@@ -57,6 +57,8 @@ class Shelf:
     Attributes:
         room: bytes of the card that are free now, within the budget.
         models: by name.
+        guests: what lies here for models of other cards, by their names; it goes last, and never
+            for comfort.
         notes: who went for whom.
         link: bytes per second from the host to the card; None is unknown.
         clock: seconds.
@@ -64,6 +66,7 @@ class Shelf:
 
     room: Callable[[], int]
     models: dict[str, Model] = field(default_factory=dict)
+    guests: dict[str, Model] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     link: float | None = None
     clock: Callable[[], float] = time.monotonic
@@ -88,11 +91,14 @@ class Shelf:
 
     def needs(self, name: str, wanted: int | None) -> int:
         """`name` cannot run without `wanted` bytes, None where nobody knows; what came free."""
-        return self._let_rest(name, wanted, self.room(), self._there(name))
+        free = self.room()
+        freed = self._let_rest(name, wanted, free, self._there(name))
+        return freed + self._guests_go(name, None if wanted is None else wanted - free - freed)
 
     def gives(self, name: str | None, excess: int) -> int:
         """Others than `name` rest until `excess` bytes came free; how many did."""
-        return self._let_rest(name, excess, 0, self._there(name))
+        freed = self._let_rest(name, excess, 0, self._there(name))
+        return freed + self._guests_go(name, excess - freed)
 
     def outlook(self, name: str, other: str) -> Outlook | None:
         """When `other` is used again, seen from a call of `name` that is about to be made.
@@ -143,6 +149,19 @@ class Shelf:
             freed += gave
             runs = f"while `{name}` runs" if name is not None else "for want of budget"
             if gave and (note := f"`{other}` rests {runs}") not in self.notes:
+                self.notes.append(note)
+        return freed
+
+    def _guests_go(self, name: str | None, lacking: int | None) -> int:
+        """Until `lacking` bytes came free; None is all of them."""
+        freed = 0
+        for guest, model in list(self.guests.items()):
+            if lacking is not None and freed >= lacking:
+                break
+            gave = model.rest() if model.taken else 0
+            freed += gave
+            runs = f"while `{name}` runs" if name is not None else "for want of budget"
+            if gave and (note := f"`{guest}` streams from the host {runs}") not in self.notes:
                 self.notes.append(note)
         return freed
 

@@ -14,7 +14,7 @@ from torch import nn
 from tightfit.adapters.live.pipeline import answer_for
 from tightfit.api.annexes import Overflow
 from tightfit.api.fitting import dtype_of, fit_at_rest, refuse_fitted, refuse_unsupported, unfit
-from tightfit.api.sharing.taken import Alone, Taken
+from tightfit.api.sharing.taken import Alone, Guest, Taken
 from tightfit.api.sharing.timesheet import Timesheet
 from tightfit.card import Card
 from tightfit.errors import UsageError
@@ -85,7 +85,6 @@ class SharedCard:
         self._obeyed = budget, 0
         self._callers: deque[int] = deque(maxlen=_RECENT)
         self._models: dict[nn.Module, Taken] = {}
-        self._guests: weakref.WeakSet[Taken] = weakref.WeakSet()
         self._depth = 0
         self._last: Taken | None = None
         self._times = Timesheet(compute_of(card))
@@ -161,7 +160,10 @@ class SharedCard:
                 overflow=None if overflow in (None, self) else overflow._offered(),
             )
             if overflow not in (None, self):
-                overflow._guests.add(taken)
+                guests = overflow.shelf.guests
+                name = f"{taken.name} of {self.named}"
+                guests[name] = Guest(network)
+                taken.undo.callback(lambda: guests.pop(name, None))
             taken.undo.callback(lambda: unfit(module))
             taken.network = network
             network.teller.network, network.teller.recorder = taken.name, self.recorder
@@ -316,9 +318,9 @@ class SharedCard:
         ]
         lines += [f"  {each.explain(each.name)}" for each in self.models]
         lines += [
-            f"  {format_bytes(each.network.parked)} of {each.name} lie here, for another card"
-            for each in self._guests
-            if each.network is not None and each.network.parked
+            f"  {name}: {format_bytes(guest.taken)} lie here, and are copied from here"
+            for name, guest in self.shelf.guests.items()
+            if guest.taken
         ]
         return "\n".join([*lines, *(f"  {note}" for note in self.shelf.notes[-_NOTES:])])
 

@@ -18,6 +18,29 @@ class Alone:
     """The user of a module that was fitted for itself, rather than as a part of a pipeline."""
 
 
+@dataclass(frozen=True)
+class Guest:
+    """What lies on a card for a network of another one."""
+
+    network: Fitted
+
+    @property
+    def taken(self) -> int:
+        """Bytes here."""
+        return self.network.parked
+
+    def rest(self) -> int:
+        """It leaves; its network, which has to rest for that, streams from the host then.
+
+        0 where that is at work.
+        """
+        try:
+            self.network.rest()
+        except UsageError:
+            return 0
+        return self.network.leave_annexe()
+
+
 @dataclass(eq=False)
 class Taken:
     """A model on a shared card.
