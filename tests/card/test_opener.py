@@ -43,6 +43,18 @@ def test_many_cards_where_one_is_needed_are_refused() -> None:
     assert len(open_cards("virtual:2x64MiB")) == 2
 
 
+def test_several_cards_have_one_name_with_commas() -> None:
+    """Those of virtual cards are their own; each is opened in order, and once."""
+    cards = open_cards("virtual:2x64MiB,allocator=native,grain=2MiB, cpu,virtual:1GiB,bf16=no")
+    assert [card.kind for card in cards] == ["virtual", "virtual", "cpu", "virtual"]
+    assert [card.allocator for card in cards] == ["native", "native", "none", "exact"]
+    assert not cards[3].supports(torch.bfloat16)
+    with pytest.raises(UsageError, match="names one card twice"):
+        open_cards("cpu,cpu")
+    with pytest.raises(UsageError, match="card `cpu,cude:1` is unknown"):
+        open_cards("cpu,cude:1")
+
+
 @pytest.mark.parametrize("name", ["", "gpu", "cuda:x", "cuda:-1", "virtual", "virtual:", "vcard:0"])
 def test_other_names_are_refused_with_the_legal_ones(name: str) -> None:
     """Each sentence names cuda, cpu and virtual."""

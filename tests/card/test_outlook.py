@@ -12,6 +12,7 @@ from tests.card.stub_nvml import StubDevice, StubNvml
 from tightfit.card.known import known_card
 from tightfit.card.machine import Machine, MeasuredCard
 from tightfit.card.outlook import Outlook, look
+from tightfit.card.virtual.spec import parse_virtual
 from tightfit.errors import UsageError
 from tightfit.settings import Settings
 from tightfit.units import GIB, MIB
@@ -68,6 +69,18 @@ def test_options_of_a_virtual_card_are_kept(tmp_path: Path) -> None:
     card = look(spec, settings=settings(tmp_path), ask=NOBODY)
     assert (card.held_by_others, card.context, card.allocator) == (GIB, 300 * MIB, "async")
     assert (card.context_source, card.scratch, card.note) == ("measured", True, None)
+
+
+def test_a_virtual_card_says_how_fast_it_is_reached(tmp_path: Path) -> None:
+    """From the host before what the table has, and from another card; no rate is 0."""
+    told = settings(tmp_path)
+    assert look("virtual:8GiB,link=25GB", settings=told, ask=NOBODY).link == 25_000_000_000
+    table = look("virtual:rtx-3060", settings=told, ask=NOBODY).link
+    assert look("virtual:rtx-3060,link=1GiB", settings=told, ask=NOBODY).link == GIB != table
+    assert parse_virtual("8GiB,peer=200GB")[0].peer == 200_000_000_000
+    assert parse_virtual("8GiB")[0].peer is None
+    with pytest.raises(UsageError, match="peer"):
+        parse_virtual("8GiB,peer=0")
 
 
 def test_a_device_brings_what_the_driver_says(tmp_path: Path) -> None:
