@@ -13,8 +13,10 @@ import torch
 from PIL import Image
 
 from tightfit.errors import InputError, UsageError
+from tightfit.media import film
 from tightfit.media.clip import parse_frames, parse_seconds, read_clip
 from tightfit.media.info import probe
+from tightfit.media.outputs import open_frames
 from tightfit.media.sound import SoundPart
 
 from .makers import cut, grey_frames, noise, patch_matrix, write_film, write_patch_gif
@@ -314,3 +316,19 @@ def test_a_senseless_range_is_refused_with_the_legal_form(text: str) -> None:
     """Negative, empty, without step, and nonsense."""
     with pytest.raises(UsageError, match=r"--frames `.*write A:B or A:B:S"):
         parse_frames(text)
+
+
+@pytest.mark.parametrize("threads", [1, 2, 8])
+def test_damage_of_the_last_frame_is_found_by_any_number_of_threads(
+    tmp_path: Path, threads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A decoder of many would end a frame early, in silence."""
+    monkeypatch.setattr(film, "_DECODERS", threads)
+    path = tmp_path / "a.mkv"
+    with open_frames(path, width=16, height=16, frames=4, fps=Fraction(24)) as writer:
+        writer.write(torch.rand(4, 3, 16, 16, generator=torch.Generator().manual_seed(0)))
+    assert read_clip(path).pixels.shape[0] == 4
+    data = path.read_bytes()
+    path.write_bytes(data[: len(data) * 86 // 100] + data[len(data) * 86 // 100 + 60 :])
+    with pytest.raises(InputError, match=r"3 frames could be read"):
+        read_clip(path)

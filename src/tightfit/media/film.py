@@ -48,7 +48,7 @@ def open_film(path: Path) -> Iterator[Source]:
         raise InputError(_unreadable(path)) from error
     with container:
         stream = _picture_stream(container, path)
-        with closing(_frames(container, stream)) as frames:
+        with closing(_frames(container, stream, path)) as frames:
             try:
                 first = next(frames)
             except (av.error.FFmpegError, StopIteration) as error:
@@ -78,10 +78,17 @@ def _picture_stream(container: Any, path: Path) -> Any:
     raise InputError(f"Cannot read {path}: it holds no moving picture; give a film or a picture.")
 
 
-def _frames(container: Any, stream: Any) -> Generator[Any, None, None]:
+def _frames(container: Any, stream: Any, path: Path) -> Generator[Any, None, None]:
     """Frames in order of showing."""
     if not _hides_alpha(stream):
-        yield from container.decode(stream)
+        given = sent = 0
+        for packet in container.demux(stream):
+            sent += bool(packet.size) and not packet.is_discard
+            for frame in packet.decode():
+                given += 1
+                yield frame
+        if given < sent:
+            _decode_alone(path, stream.index)
         return
     # FFmpeg's own VP8 and VP9 decoders drop the alpha plane of a WebM; libvpx keeps it.
     codec = "libvpx-vp9" if stream.codec_context.name == "vp9" else "libvpx"
@@ -89,6 +96,18 @@ def _frames(container: Any, stream: Any) -> Generator[Any, None, None]:
     decoder.extradata = stream.codec_context.extradata
     for packet in container.demux(stream):
         yield from decoder.decode(packet)
+
+
+def _decode_alone(path: Path, index: int) -> None:
+    """Raise what is wrong with the last frames: decoders of several threads end there in silence.
+
+    Where nothing is, packets without a frame of their own are how the codec works.
+    """
+    with open_container(path, _LIMITS) as container:
+        stream = container.streams[index]
+        stream.thread_count = 1
+        for _ in container.decode(stream):
+            pass
 
 
 def _hides_alpha(stream: Any) -> bool:
