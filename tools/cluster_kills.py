@@ -27,6 +27,7 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
 import psutil
 import torch
@@ -167,13 +168,12 @@ def differences(out: Path, right: dict[str, str], *, failed: Sequence[str] = ())
     wrong += [
         f"{name} differs" for name in right.keys() & found.keys() if found[name] != right[name]
     ]
-    lines = [json.loads(text) for text in (out / "manifest.jsonl").read_text().splitlines()]
+    lines = _lines(out / "manifest.jsonl")
     if [f"{line['name']}.safetensors" for line in lines] != sorted(right):
         wrong.append("manifest.jsonl does not list each output once, in order")
     if any(line["out_sha256"] != right.get(f"{line['name']}.safetensors") for line in lines):
         wrong.append("manifest.jsonl has wrong hashes")
-    told = out / "failed.jsonl"
-    names = [json.loads(text)["name"] for text in told.read_text().splitlines()] if failed else []
+    names = [line["name"] for line in _lines(out / "failed.jsonl")]
     if names != list(failed):
         wrong.append(f"failed.jsonl names {names}, and {list(failed)} failed")
     wrong += [f"{each} is left" for each in Path(tempfile.gettempdir()).glob("tightfit-ray-*")]
@@ -194,7 +194,8 @@ def with_kills(inputs: Path, out: Path, right: dict[str, str], every: float, see
         wrong.append(f"the exit code is {code}, and one input failed")
     kinds = {name: killed.count(name) for name in sorted(set(killed))}
     print(f"killed {len(killed)} in {time.monotonic() - start:.0f} s: {kinds}")
-    print((out / "failed.jsonl").read_text().strip())
+    for line in _lines(out / "failed.jsonl"):
+        print(line["error"])
     return _verdict("workers killed", wrong, memory)
 
 
@@ -257,6 +258,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _verdict(what: str, wrong: list[str], memory: Memory) -> bool:
     print(f"{what}: {'right' if not wrong else '; '.join(wrong[:10])}. {memory.told()}", flush=True)
     return not wrong
+
+
+def _lines(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(text) for text in path.read_text().splitlines()] if path.exists() else []
 
 
 def _below(job: psutil.Process) -> list[psutil.Process]:

@@ -17,10 +17,14 @@ def test_what_is_granted_stays_within_the_limit(
     """Whatever is asked and given back: beyond it is one item that is larger by itself."""
     desk = Desk(limit)
     held: dict[int, int] = {}
+    ended: set[int] = set()
     for what, item, size in steps:
         if what == "done":
             desk.done(item)
             held.pop(item, None)
+            ended.add(item)
+        elif item in ended:
+            assert desk.ask(item, "here", size)
         elif desk.ask(item, "here", size):
             held[item] = size
         assert sum(held.values()) <= limit or len([each for each in held.values() if each]) == 1
@@ -41,6 +45,14 @@ def test_an_item_that_is_read_again_has_one_grant() -> None:
     desk.done(1)
     assert desk.ask(3, "here", 6)
     assert desk.most() == 10
+
+
+def test_an_item_that_is_done_takes_nothing_of_others() -> None:
+    """Who takes over from a worker that died reads it once more, and nobody gives that back."""
+    desk = Desk(10)
+    desk.done(1)
+    assert desk.ask(1, "here", 10)
+    assert desk.ask(2, "here", 10)
 
 
 def test_each_machine_has_its_own_limit() -> None:

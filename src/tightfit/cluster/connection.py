@@ -33,12 +33,19 @@ _SHORT = 40
 _ENVIRONMENT = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_BACKEND_LOG_LEVEL": "fatal",
+    "RAY_DEDUP_LOGS_SKIP_REGEX": ".",
     "RAY_worker_niceness": "0",
     "RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES": "1",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
 }
 """Nothing is sent, nothing is printed, workers are as urgent as a job of one process, and which
-card one takes is told by its seat."""
+card one takes is told by its seat. Some of it Ray reads when it is imported."""
+_ALONE = {
+    "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
+    "RAY_health_check_timeout_ms": "60000",
+    "RAY_health_check_failure_threshold": "20",
+}
+"""Of one machine: it listens on localhost alone, and that it is busy does not mean it is dead."""
 
 
 @dataclass(frozen=True)
@@ -88,7 +95,8 @@ def started(
 
     Raises `JobFailed` where it does not start.
     """
-    import ray
+    with environ_with({**_ENVIRONMENT, **_ALONE}):
+        import ray
 
     size = store_bytes or default_store()
     with _folder() as folder, _signals():
@@ -113,7 +121,8 @@ def joined(address: str, cards: str | None = None) -> Iterator[Connection]:
     `tightfit.cluster.reaching.reach` first: it waits for a limited time. Raises `UsageError` for
     cards that the cluster does not have.
     """
-    import ray
+    with environ_with(_ENVIRONMENT):
+        import ray
 
     with _signals():
         with environ_with(_ENVIRONMENT), _hushed():
@@ -135,7 +144,7 @@ def _start(**terms: Any) -> None:
 
     for left in reversed(range(_STARTS)):
         try:
-            with environ_with(_ENVIRONMENT), _hushed():
+            with environ_with({**_ENVIRONMENT, **_ALONE}), _hushed():
                 ray.init(
                     address="local",
                     include_dashboard=False,

@@ -21,6 +21,7 @@ class Desk:
         self._limit = limit
         self._granted: dict[str, dict[int, int]] = defaultdict(dict)
         self._begun: Counter[tuple[int, str]] = Counter()
+        self._ended: set[int] = set()
         self._most = 0
 
     def begin(self, item: int, stage: str) -> int:
@@ -34,7 +35,13 @@ class Desk:
         self._begun.pop((item, stage), None)
 
     def ask(self, item: int, machine: str, size: int) -> bool:
-        """Whether `size` bytes may be read on `machine` now. One item alone always may."""
+        """Whether `size` bytes may be read on `machine` now.
+
+        One item alone always may, and so may one that is done: it is read once more by who takes
+        over from a worker that died, and nobody waits for it.
+        """
+        if item in self._ended:
+            return True
         granted = self._granted[machine]
         others = sum(each for key, each in granted.items() if key != item)
         if others and others + size > self._limit:
@@ -45,6 +52,7 @@ class Desk:
 
     def done(self, item: int) -> None:
         """It waits nowhere any more."""
+        self._ended.add(item)
         for granted in self._granted.values():
             granted.pop(item, None)
         for key in [key for key in self._begun if key[0] == item]:

@@ -10,7 +10,10 @@ from tightfit.cluster.desk import Desk
 
 
 class FarDesk:
-    """The desk, asked from another process; it comes back when it is killed."""
+    """The desk, asked from another process; it comes back when it is killed.
+
+    What needs no answer is not waited for; questions of one worker arrive in order.
+    """
 
     def __init__(self, actor: Any) -> None:
         self._actor = actor
@@ -25,10 +28,10 @@ class FarDesk:
         return int(ray.get(self._actor.begin.remote(item, stage)))
 
     def end(self, item: int, stage: str) -> None:
-        ray.get(self._actor.end.remote(item, stage))
+        self._actor.end.remote(item, stage)
 
     def ask(self, item: int, machine: str, size: int) -> bool:
         return bool(ray.get(self._actor.ask.remote(item, machine, size)))
 
     def done(self, item: int) -> None:
-        ray.get(self._actor.done.remote(item))
+        self._actor.done.remote(item)

@@ -22,7 +22,7 @@ from tightfit.errors import JobFailed
 
 _AHEAD = 2
 """Items that wait at a card, the one in work among them."""
-_BLOCKS = 10_000
+_BLOCKS = 4_000
 """Ray tasks that items are shared by; a task of several reads one after the other."""
 _ERRANDS = 2
 _PART_OF_STORE = 0.5
