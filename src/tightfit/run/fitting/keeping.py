@@ -199,7 +199,7 @@ class Keeping:
             return
         if self.terms.fixed is not None:
             return
-        room = self._supply(now).room
+        room = self._here(now).room
         slack = need.slacks[self._placement.given]
         working = (need.allocated or 0) + self.unpacking + slack + arriving
         if need.allocated is None:
@@ -231,7 +231,7 @@ class Keeping:
         wanted = replace(need, slack=need.slacks[was.given])
         if planned_for != _as_planned(wanted):
             return False
-        supply = self._supply(now)
+        supply = self._here(now)
         room = supply.room
         working = working_of(was.plan, wanted)
         arriving -= was.plan.stages[0].demand.inputs
@@ -288,12 +288,15 @@ class Keeping:
         return self._supply(self.card.read())
 
     def _supply(self, now: Reading) -> Supply:
-        ours = 0 if self.session is None else self.session.taken
-        supply = supply_of_reading(now, self.terms.planned, ours=ours)
-        annexe = self.terms.annexe
+        supply, annexe = self._here(now), self.terms.annexe
         if annexe is None or not annexe.first:
             return supply
         return replace(supply, annexe=annexe_now(annexe, self.terms.peer))
+
+    def _here(self, now: Reading) -> Supply:
+        """Without what a second card has: it is not looked at where only the room counts."""
+        ours = 0 if self.session is None else self.session.taken
+        return supply_of_reading(now, self.terms.planned, ours=ours)
 
     def _breath(self, room: int) -> int:
         if self.card.allocator == "exact":
