@@ -88,11 +88,16 @@ def hashes(folder: Path) -> dict[str, str]:
 
 
 def workers(job: psutil.Process) -> list[psutil.Process]:
-    """Ray's processes below a job: those that read, those on a card, and what it runs beside."""
+    """Ray's workers below a job: those that read, those on a card, the desk, and Ray's own.
+
+    Its agents are no workers: a machine ends with them, and so does the job, which then goes on as
+    after any kill of its own.
+    """
     found = []
     for each in _below(job):
         with suppress(psutil.Error):
-            if each.cmdline()[:1] and each.cmdline()[0].startswith("ray::"):
+            name = (each.cmdline() or [""])[0]
+            if name.startswith("ray::") and not name.strip().endswith("Agent"):
                 found.append(each)
     return found
 
@@ -159,8 +164,10 @@ def weighed(job: psutil.Process) -> Iterator[Memory]:
         thread.join()
 
 
-def differences(out: Path, right: dict[str, str], *, failed: Sequence[str] = ()) -> list[str]:
-    """What is wrong with the outputs of a job that has ended."""
+def differences(
+    out: Path, right: dict[str, str], jobs: Sequence[int], *, failed: Sequence[str] = ()
+) -> list[str]:
+    """What is wrong with the outputs of the last of `jobs`, which have ended."""
     found = hashes(out)
     beside = {"manifest.jsonl"} | ({"failed.jsonl"} if failed else set())
     wrong = [f"{name} is missing" for name in right.keys() - found.keys()]
@@ -176,7 +183,9 @@ def differences(out: Path, right: dict[str, str], *, failed: Sequence[str] = ())
     names = [line["name"] for line in _lines(out / "failed.jsonl")]
     if names != list(failed):
         wrong.append(f"failed.jsonl names {names}, and {list(failed)} failed")
-    wrong += [f"{each} is left" for each in Path(tempfile.gettempdir()).glob("tightfit-ray-*")]
+    for pid in jobs:
+        left = Path(tempfile.gettempdir()).glob(f"tightfit-ray-{pid}-*")
+        wrong += [f"{each} is left" for each in left]
     return wrong
 
 
@@ -189,7 +198,7 @@ def with_kills(inputs: Path, out: Path, right: dict[str, str], every: float, see
     with killing(job, every, seed) as killed, weighed(job) as memory:
         code = job.wait()
     (inputs / POISON).unlink()
-    wrong = differences(out, right, failed=[Path(POISON).stem])
+    wrong = differences(out, right, [job.pid], failed=[Path(POISON).stem])
     if code != 1:
         wrong.append(f"the exit code is {code}, and one input failed")
     kinds = {name: killed.count(name) for name in sorted(set(killed))}
@@ -202,8 +211,10 @@ def with_kills(inputs: Path, out: Path, right: dict[str, str], every: float, see
 def with_restarts(inputs: Path, out: Path, right: dict[str, str], times: int) -> bool:
     """A job that is killed itself, and started again."""
     line = command(inputs, out, "--engine", "ray", "--cards", CARDS)
+    jobs = []
     for goal in range(1, times + 1):
         job = psutil.Popen(line)
+        jobs.append(job.pid)
         below: list[psutil.Process] = []
         while job.poll() is None and len(list(out.glob("*.safetensors"))) < goal * len(right) // (
             times + 1
@@ -221,7 +232,7 @@ def with_restarts(inputs: Path, out: Path, right: dict[str, str], times: int) ->
     job = psutil.Popen(line)
     with weighed(job) as memory:
         code = job.wait()
-    wrong = differences(out, right)
+    wrong = differences(out, right, [*jobs, job.pid])
     if code != 0:
         wrong.append(f"the exit code is {code}")
     return _verdict(f"job killed {times} times", wrong, memory)
@@ -233,6 +244,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--clips", type=int, default=500)
     parser.add_argument("--every", type=float, default=4.0, help="seconds between two kills")
     parser.add_argument("--restarts", type=int, default=3)
+    parser.add_argument("--only", choices=("kills", "restarts"))
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--folder", type=Path, help="to work in; kept, and gone on with")
     asked = parser.parse_args(arguments)
@@ -245,14 +257,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
         subprocess.run(command(inputs, reference, "--card", CARD), check=True)
         right = hashes(reference)
         print(f"one process: {len(right)} outputs in {time.monotonic() - start:.0f} s", flush=True)
-        outs = [folder / "killed", folder / "restarted"]
-        for out in outs:
-            out.mkdir(exist_ok=True)
-            for left in out.iterdir():
-                left.unlink()
-        good = with_kills(inputs, outs[0], right, asked.every, asked.seed)
-        good = with_restarts(inputs, outs[1], right, asked.restarts) and good
+        good = True
+        if asked.only != "restarts":
+            out = _empty(folder / "killed")
+            good = with_kills(inputs, out, right, asked.every, asked.seed)
+        if asked.only != "kills":
+            out = _empty(folder / "restarted")
+            good = with_restarts(inputs, out, right, asked.restarts) and good
     return 0 if good else 1
+
+
+def _empty(folder: Path) -> Path:
+    folder.mkdir(exist_ok=True)
+    for left in folder.iterdir():
+        left.unlink()
+    return folder
 
 
 def _verdict(what: str, wrong: list[str], memory: Memory) -> bool:
