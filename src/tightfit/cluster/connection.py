@@ -16,6 +16,7 @@ from typing import Any
 
 import psutil
 
+from tightfit.cluster.orphans import PREFIX, end_orphans
 from tightfit.cluster.seats import Seats
 from tightfit.errors import JobFailed, UsageError
 from tightfit.settings import environ_with
@@ -24,7 +25,6 @@ from tightfit.units import MIB
 NAMESPACE = "tightfit"
 CARD = "tightfit_card"
 """The resource of a local Ray of which each card is one."""
-_FOLDER = "tightfit-ray-"
 _STORE = (80 * MIB, 0.3)
 """Of a local object store: the least that Ray takes, and the most as a part of what is free."""
 _STARTS = 2
@@ -198,15 +198,11 @@ def _smallest_store() -> int:
 
 @contextmanager
 def _folder() -> Iterator[Path]:
-    """A short one for Ray's sockets and logs; those that killed jobs left are removed too."""
+    """A short one for Ray's sockets and logs; what killed jobs left goes first."""
     base = Path(tempfile.gettempdir())
     base = base if len(str(base)) <= _SHORT else Path("/tmp")
-    mine = f"{_FOLDER}{psutil.Process().pid}-"
-    for left in base.glob(f"{_FOLDER}*-*"):
-        pid = left.name.removeprefix(_FOLDER).partition("-")[0]
-        if pid.isdecimal() and not psutil.pid_exists(int(pid)):
-            shutil.rmtree(left, ignore_errors=True)
-    folder = Path(tempfile.mkdtemp(prefix=mine, dir=base))
+    end_orphans(base)
+    folder = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-", dir=base))
     try:
         yield folder
     finally:

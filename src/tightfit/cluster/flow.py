@@ -72,7 +72,7 @@ def run(tasks: Sequence[Task], order: Order, connection: Connection) -> Iterator
                 batch_size=None, batch_format="pyarrow", prefetch_batches=0
             ):
                 yield from finished_of(table)
-        except ray.exceptions.RayError as error:
+        except Exception as error:  # of Ray's: who consumes raises elsewhere
             first = (str(error).strip() or type(error).__name__).splitlines()[0]
             raise JobFailed(f"Ray gave up: {first}. What is written stays.") from error
 
