@@ -122,6 +122,8 @@ def test_a_card_that_refuses_leaves_its_prompts_to_the_others() -> None:
     """Until there is no other: then the job ends with what it said."""
     shortage = MemoryShortage("Not enough memory.")
     crew = Told(nobody, {1: shortage})
-    assert len(list(run(tasks(3), crew, seats=2))) == 3
+    said: list[str] = []
+    assert len(list(run(tasks(3), crew, seats=2, note=said.append))) == 3
+    assert said == ["a card takes no part: Not enough memory."]
     with pytest.raises(MemoryShortage, match="Not enough memory"):
         list(run(tasks(3), Told(nobody, {0: shortage, 1: shortage}), seats=2))

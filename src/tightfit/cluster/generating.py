@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,7 +19,7 @@ from tightfit.cluster.card_names import card_names
 from tightfit.cluster.encoding import require_ray
 from tightfit.cluster.leftovers import alone, sweep
 from tightfit.cluster.prompt_places import cards_that_take
-from tightfit.cluster.prompt_queue import run
+from tightfit.cluster.prompt_queue import Note, run
 from tightfit.cluster.prompt_task import PromptDone, PromptOrder, PromptTask
 from tightfit.cluster.reaching import reach
 from tightfit.errors import Cancelled, InputError, UsageError
@@ -41,7 +41,7 @@ def generate_on_cards(
     pickles: bool = False,
     tell: Tell | None = None,
     finish: Finish | None = None,
-    note: Callable[[str], None] | None = None,
+    note: Note | None = None,
     **options: Any,
 ) -> Batch:
     """Make the prompts of a file, one a line, on several cards at once.
@@ -104,7 +104,7 @@ def generate_on_cards(
     folder = asked.out.absolute().parent if asked.out is not None else Path.cwd()
     if address and tasks:
         reach(address, folder)
-    job = _Job(len(lines), tell, finish)
+    job = _Job(len(lines), tell, finish, note)
     for number, text, source in lines:
         if isinstance(text, BadPrompt):
             item = Item(source, _first(asked, number))
@@ -128,7 +128,7 @@ def _taking(
     names: tuple[str, ...],
     memory: dict[str, Any],
     coding: dict[str, Any],
-    note: Callable[[str], None] | None,
+    note: Note | None,
 ) -> tuple[str, ...]:
     """The cards that take part. What is wrong with the memory options is said here."""
     for name in dict.fromkeys(names):
@@ -175,8 +175,10 @@ def _engine(
 class _Job:
     """What has ended of a job."""
 
-    def __init__(self, count: int, tell: Tell | None, finish: Finish | None) -> None:
-        self._count, self._tell, self._finish = count, tell, finish
+    def __init__(
+        self, count: int, tell: Tell | None, finish: Finish | None, note: Note | None
+    ) -> None:
+        self._count, self._tell, self._finish, self._note = count, tell, finish, note
         self._ended: dict[int, ItemDone] = {}
 
     @property
@@ -190,7 +192,7 @@ class _Job:
 
         crew = RayCrew(order, connection)
         try:
-            for done in run(tasks, crew, seats=len(connection.cards)):
+            for done in run(tasks, crew, seats=len(connection.cards), note=self._note):
                 self.take(done)
         except (KeyboardInterrupt, Cancelled) as stop:
             stop.add_note(

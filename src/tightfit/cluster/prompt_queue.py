@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, Protocol
 
@@ -11,6 +11,9 @@ from tightfit.api.batches.batch import failure
 from tightfit.cluster.desk import TRIES
 from tightfit.cluster.prompt_task import PromptDone, PromptTask
 from tightfit.errors import JobFailed
+
+Note = Callable[[str], None]
+"""Told what a user should know of the job as a whole."""
 
 
 @dataclass(frozen=True)
@@ -43,13 +46,16 @@ class Crew(Protocol):
         """Waits for the next."""
 
 
-def run(tasks: Sequence[PromptTask], crew: Crew, *, seats: int) -> Iterator[PromptDone]:
+def run(
+    tasks: Sequence[PromptTask], crew: Crew, *, seats: int, note: Note | None = None
+) -> Iterator[PromptDone]:
     """Every task's end, in the order in which they end, by at most so many workers at once.
 
     A worker that dies is replaced, and its task is the next one; one that took `TRIES` workers with
-    it is set aside. Raises what the workers refused all of it for, if none is left.
+    it is set aside. `note` is told of workers that can do none. Raises what they say, if none is
+    left.
     """
-    queue = _Queue(tasks, crew)
+    queue = _Queue(tasks, crew, note)
     for _ in range(min(seats, len(tasks))):
         queue.hire(0)
     for _ in range(len(tasks)):
@@ -62,8 +68,8 @@ def run(tasks: Sequence[PromptTask], crew: Crew, *, seats: int) -> Iterator[Prom
 class _Queue:
     """Who does what, who comes, and what waits."""
 
-    def __init__(self, tasks: Sequence[PromptTask], crew: Crew) -> None:
-        self._crew = crew
+    def __init__(self, tasks: Sequence[PromptTask], crew: Crew, note: Note | None) -> None:
+        self._crew, self._note = crew, note
         self._waiting = deque(tasks)
         self._idle: list[int] = []
         self._working: dict[int, PromptTask] = {}
@@ -136,6 +142,9 @@ class _Queue:
 
     def _lose(self, error: Exception | None) -> None:
         """One card less; without any the job has ended, unless nothing waits."""
+        error = error or JobFailed("The job failed: a worker gave up.")
         self._reason = self._reason or error
         if self._waiting and not (self._coming or self._working or self._idle):
-            raise self._reason or JobFailed("The job failed: no worker is left.")
+            raise self._reason
+        if self._note is not None:
+            self._note(f"a card takes no part: {error}")
