@@ -31,7 +31,7 @@ from typing import Any
 
 import torch
 from provenance import machine_of, versions_of
-from rows import Row, read, table, write
+from rows import Row, read, write
 
 from tightfit.card import open_card
 from tightfit.cluster.card_names import card_names
@@ -103,7 +103,7 @@ def measured(asked: argparse.Namespace) -> list[Row]:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Measure, print a table, and write the rows among those that are there."""
+    """Measure, print a line for each way, and write the rows among those that are there."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--cards", default="virtual:2x4GiB")
     parser.add_argument("--vae", default="random:wan2.1-vae-mini")
@@ -115,9 +115,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("-o", "--output", type=Path, default=RESULTS)
     asked = parser.parse_args(arguments)
     rows = measured(asked)
-    print(table(rows))
     for row in rows:
-        print(f"{row.job} | {row.who}: {row.note}")
+        equal = "" if row.bit_equal is None else f"; bit-equal: {row.bit_equal}"
+        print(f"{row.job} | {row.who}: {row.seconds:.1f} s; {row.note}{equal}")
     new = {(row.job, row.who) for row in rows}
     kept = []
     if asked.output.exists():

@@ -120,7 +120,7 @@ def killing(job: psutil.Process, every: float, seed: int) -> Iterator[list[str]]
                     killed.append(name)
 
     def whoever_opens() -> None:
-        while not stop.wait(0.01):
+        while not stop.wait(0.05):
             for each in workers(job):
                 if _has_open(each.pid, POISON):
                     with suppress(psutil.Error):
