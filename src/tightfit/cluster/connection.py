@@ -16,7 +16,7 @@ from typing import Any
 
 import psutil
 
-from tightfit.cluster.orphans import PREFIX, end_orphans
+from tightfit.cluster.orphans import end_orphans, job_folder
 from tightfit.cluster.seats import Seats
 from tightfit.errors import JobFailed, UsageError
 from tightfit.settings import environ_with
@@ -202,11 +202,8 @@ def _folder() -> Iterator[Path]:
     base = Path(tempfile.gettempdir())
     base = base if len(str(base)) <= _SHORT else Path("/tmp")
     end_orphans(base)
-    folder = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-", dir=base))
-    try:
+    with job_folder(base) as folder:
         yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 @contextmanager
