@@ -41,3 +41,14 @@ def test_a_file_that_was_being_written_is_swept(tmp_path: Path) -> None:
     assert sweep(tmp_path, outs) == 2
     assert sorted(each.name for each in tmp_path.iterdir()) == sorted(others)
     assert sweep(tmp_path / "none", outs) == 0
+
+
+def test_clips_and_folders_of_frames_are_swept_too(tmp_path: Path) -> None:
+    """An ending may have digits, or there is none and frames lie in a folder."""
+    outs = [tmp_path / "p-0001.mp4", tmp_path / "q-0001"]
+    (tmp_path / ".p-0001-01234567.part.mp4").write_bytes(b"cut")
+    (tmp_path / ".q-0001-01234567.part").mkdir()
+    (tmp_path / ".q-0001-01234567.part" / "frame_000000.png").write_bytes(b"cut")
+    (tmp_path / ".q-0002-01234567.part").mkdir()
+    assert sweep(tmp_path, outs) == 2
+    assert [each.name for each in tmp_path.iterdir()] == [".q-0002-01234567.part"]
