@@ -35,6 +35,15 @@ _PICTURE_BRANDS = {"heic", "heix", "mif1", "avif"}
 _HDR = {int(ColorTrc.SMPTE2084), int(ColorTrc.ARIB_STD_B67)}
 
 
+def comment_of(path: Path) -> str:
+    """What stands in the file's metadata about it. Raises `InputError` where it is no film."""
+    try:
+        with open_container(path, _LIMITS) as container:
+            return str(container.metadata.get("comment") or container.metadata.get("COMMENT") or "")
+    except av.error.FFmpegError as error:
+        raise InputError(_unreadable(path)) from error
+
+
 @contextmanager
 def open_film(path: Path) -> Iterator[Source]:
     """Open a film and decode its first frame.

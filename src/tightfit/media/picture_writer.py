@@ -23,7 +23,7 @@ OPAQUE = (".jpg", ".jpeg")
 
 _LARGEST = {".webp": 16383, ".jpg": 65500, ".jpeg": 65500}  # pixels along an axis
 _JPEG_QUALITY = 95
-_USER_COMMENT, _EXIF = 0x9286, 0x8769
+USER_COMMENT, EXIF = 0x9286, 0x8769
 
 
 def write_picture(
@@ -121,7 +121,7 @@ def _encode(
     if text:
         said = "\n".join(f"{name}: {value}" for name, value in text.items())
         # EXIF 2.32, 4.6.5: the name of the character code, then the text.
-        exif.get_ifd(_EXIF)[_USER_COMMENT] = b"UNICODE\0" + said.encode("utf-16-be")
+        exif.get_ifd(EXIF)[USER_COMMENT] = b"UNICODE\0" + said.encode("utf-16-be")
     if suffix == ".webp":
         lossy = {"quality": quality} if quality is not None else {"lossless": True, "exact": True}
         to_pillow(samples).save(file, "WEBP", exif=exif, method=4, **lossy)

@@ -155,3 +155,18 @@ def test_an_interrupted_file_of_prompts_goes_on_with_the_one_that_was_stopped(
     whole = make("sdxl", prompt=prompts)
     for resumed, alone in zip(done.value[1:], whole.value[1:], strict=True):
         assert torch.equal(resumed.frames.pixels, alone.frames.pixels)
+
+
+@pytest.mark.parametrize(("kind", "name"), [("wan", "c.mp4"), ("wan", "c.gif"), ("sdxl", "c.webp")])
+def test_what_is_there_of_a_file_of_prompts_is_kept_whatever_kind_it_is(
+    kind: str, name: str, tmp_path: Path
+) -> None:
+    """By what its file says, with its seed where nobody gives one; another prompt is made."""
+    out = tmp_path / name
+    make(kind, prompt=["a cat", "a dog"], out=out)
+    first = tmp_path / name.replace(".", "-0001.")
+    before = first.stat().st_mtime_ns
+    done = make(kind, prompt=["a cat", "a fox"], seed=None, out=out, resume=True).value
+    assert first.stat().st_mtime_ns == before
+    assert [each.frames is None for each in done] == [True, False]
+    assert [each.seed for each in done] == [1, 1]

@@ -25,7 +25,7 @@ from tightfit.api.generation.timeline import DENOISE, Timeline, stage_of
 from tightfit.api.result import Frames
 from tightfit.api.sharing.pipelines import FittedPipeline
 from tightfit.errors import Cancelled, JobFailed, MemoryShortage, TightfitError
-from tightfit.media.picture_writer import read_text
+from tightfit.media.inscription import read_inscription
 from tightfit.plan.batch import MOST_AT_ONCE
 from tightfit.run.ladder import Attempt, Keepsakes, empty_frames
 from tightfit.run.ladder.once import once
@@ -135,7 +135,7 @@ class Making:
         """What an interrupted job has written of these, by what their files say; all or none."""
         found = []
         for seed, out in zip(seeds, outs, strict=True):
-            text, wanted = read_text(out), self._settings(order, seed)
+            text, wanted = read_inscription(out), self._settings(order, seed)
             if any(text.get(name) != value for name, value in wanted.items()):
                 return []
             found.append(Generated(order.prompt, seed, settings=text, path=out))
@@ -332,7 +332,7 @@ def kept_seed(outs: Sequence[Path]) -> int | None:
 def written_seed(outs: Sequence[Path]) -> int | None:
     """The seed that the first of these files which is there tells; None where none does."""
     for out in outs:
-        told = read_text(out).get("seed", "") if out.exists() else ""
+        told = read_inscription(out).get("seed", "") if out.exists() else ""
         if told.isdecimal():
             return int(told)
     return None
