@@ -56,6 +56,7 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> Job:
     return Job(tmp_path_factory.mktemp("job"))
 
 
+@pytest.mark.slow
 def test_it_says_what_became_of_each_and_nothing_else(job: Job) -> None:
     """Neither Ray nor what it is made of has a word; one failed, so the exit code is 1."""
     assert job.ended.returncode == 1
@@ -71,6 +72,7 @@ def test_it_says_what_became_of_each_and_nothing_else(job: Job) -> None:
     assert "the manifest says" in errors[1]
 
 
+@pytest.mark.slow
 def test_its_outputs_are_those_of_one_process(job: Job) -> None:
     """Byte for byte, as files of a shard, in the order of the manifest."""
     sources = [job.folder / "in" / f"{name}.mp4" for name in GOOD]
@@ -93,6 +95,7 @@ def test_its_outputs_are_those_of_one_process(job: Job) -> None:
     assert [line["out_sha256"] for line in manifest] == [sha256(w).hexdigest() for w in wanted]
 
 
+@pytest.mark.slow
 def test_nothing_is_left_beside_the_outputs(job: Job) -> None:
     """Not what a killed job had left there either; failures are in a file of their own."""
     assert sorted(each.name for each in job.out.iterdir()) == [

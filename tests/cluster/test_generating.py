@@ -73,6 +73,7 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> Job:
     return Job(tmp_path_factory.mktemp("prompts"))
 
 
+@pytest.mark.slow
 def test_its_files_are_those_of_one_process(job: Job) -> None:
     """Names, pictures, what stands in them, and latents, byte for byte; and nothing else."""
     assert job.killed
@@ -83,6 +84,7 @@ def test_its_files_are_those_of_one_process(job: Job) -> None:
     assert found == wanted
 
 
+@pytest.mark.slow
 def test_a_bad_line_is_told_and_does_not_stop_the_rest(job: Job) -> None:
     """In the order of the lines, each with its number in the file."""
     assert [each.outcome for each in job.batch.items] == ["written", "failed", "written", "written"]
@@ -103,6 +105,7 @@ def order(folder: Path, **more: object) -> PromptOrder:
     return PromptOrder(MINI, 2, options, memory, coding, False, 1, folder)
 
 
+@pytest.mark.slow
 def test_what_is_there_and_right_is_kept_and_the_rest_is_made(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
