@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.markup import escape
@@ -118,17 +118,24 @@ def tell(voice: Voice, report: Report) -> None:
             )
         for line in (*report.adjusted, *report.warnings):
             notices.print(escape(f"  {line}"))
-    coded = [a for a in report.attempts if a["stage"] == report.command]
-    if len(coded) > 1:
-        why = coded[0]["reason"] or coded[0]["outcome"]
-        how = "did not fit" if coded[0]["outcome"] == "skipped" else "ran out of memory"
-        detail = f" ({why})" if coded[0]["outcome"] == "skipped" else ""
-        notices.print(
-            escape(
-                f"info: {report.command}d in {coded[-1]['rung']}, complete; "
-                f"{coded[0]['rung']} {how}{detail}."
-            )
-        )
+    told: list[str] = []
+    for first, last in _climbs([a for a in report.attempts if a["stage"] == report.command]):
+        why = first["reason"] or first["outcome"]
+        how = f"did not fit ({why})" if first["outcome"] == "skipped" else "ran out of memory"
+        line = f"info: {report.command}d in {last['rung']}, complete; {first['rung']} {how}."
+        if line not in told:
+            notices.print(escape(line))
+            told.append(line)
+
+
+def _climbs(attempts: Sequence[Mapping[str, Any]]) -> Iterator[tuple[Any, Any]]:
+    """The first and the last attempt of each thing that was coded in another way than the first."""
+    begun: Mapping[str, Any] | None = None
+    for each in attempts:
+        first = each if begun is None else begun
+        begun = None if each["outcome"] == "ok" else first
+        if begun is None and first is not each:
+            yield first, each
 
 
 def wrote(voice: Voice, path: Path, what: str) -> None:
