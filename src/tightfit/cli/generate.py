@@ -256,6 +256,5 @@ def _speed(done: Report) -> str:
         if seconds is not None:
             timed = limit is not None and done.card["kind"] != "virtual"
             beside = f" (limit {limit:.3g})" if timed else ""
-            count = "1 step" if each["steps"] == 1 else f"{each['steps']} steps"
-            return f", {count} of {seconds:.3g} s{beside}"
+            return f", {seconds:.3g} s a step{beside}"
     return ""
