@@ -15,6 +15,7 @@ from tightfit.cli import run
 from tightfit.units import GIB, MIB
 
 KEYS = {
+    "annexe",
     "version",
     "fits",
     "mode",

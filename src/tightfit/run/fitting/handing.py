@@ -53,20 +53,27 @@ def handed(
 
 
 def _moved(value: Any, before: torch.device, after: torch.device, *, objects: bool = False) -> Any:
-    known: dict[int, torch.Tensor] = {}
+    return tree_map(_Mover(before, after, objects=objects).move, value)
 
-    def is_there(leaf: object) -> bool:
-        return isinstance(leaf, torch.Tensor) and leaf.device == before
 
-    def move(leaf: Any) -> Any:
-        if is_there(leaf):
-            if id(leaf) not in known:
-                known[id(leaf)] = leaf.to(after)
-            return known[id(leaf)]
+class _Mover:
+    """Moves tensors of one card, each once. (A function that called itself would keep them.)"""
+
+    def __init__(self, before: torch.device, after: torch.device, *, objects: bool) -> None:
+        self._before, self._after, self._objects = before, after, objects
+        self._known: dict[int, torch.Tensor] = {}
+
+    def move(self, leaf: Any) -> Any:
+        """A leaf as it is on the other card."""
+        if self._is_there(leaf):
+            if id(leaf) not in self._known:
+                self._known[id(leaf)] = leaf.to(self._after)
+            return self._known[id(leaf)]
         inside = getattr(leaf, "__dict__", None)
-        if objects and isinstance(inside, dict) and any(map(is_there, inside.values())):
+        if self._objects and isinstance(inside, dict) and any(map(self._is_there, inside.values())):
             leaf = copy.copy(leaf)
-            vars(leaf).update({name: move(each) for name, each in inside.items()})
+            vars(leaf).update({name: self.move(each) for name, each in inside.items()})
         return leaf
 
-    return tree_map(move, value)
+    def _is_there(self, leaf: object) -> bool:
+        return isinstance(leaf, torch.Tensor) and leaf.device == self._before
