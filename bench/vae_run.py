@@ -32,6 +32,7 @@ from tightfit.place import placed
 from tightfit.place.link import measure_link
 from tightfit.report.record import Report
 from tightfit.run.framing import to_frames, to_source
+from tightfit.run.intake import Given
 from tightfit.run.job import Request
 from tightfit.run.vae import Vae
 from tightfit.units import format_bytes
@@ -215,7 +216,7 @@ class Bench:
             {},
             time.perf_counter(),
         )
-        outcome, _ = work.run(self.values, None)
+        outcome, _ = work.run(Given(self.values), None)
         reports.append(work.report(outcome, {}))
         return outcome.value
 
