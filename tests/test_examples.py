@@ -15,9 +15,12 @@ from tightfit.media.info import probe
 from tightfit.media.latents import load_latent
 from tightfit.media.picture import read_picture
 
-pytestmark = pytest.mark.filterwarnings(
-    "ignore:__array__ implementation:DeprecationWarning"  # a scheduler of diffusers, numpy 2
-)
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.filterwarnings(
+        "ignore:__array__ implementation:DeprecationWarning"  # a scheduler of diffusers, numpy 2
+    ),
+]
 FOLDER = Path(__file__).parents[1] / "examples"
 
 

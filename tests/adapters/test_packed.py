@@ -69,6 +69,7 @@ def alike(one: nn.Module, other: nn.Module) -> bool:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["folder", "file", "pipeline"])
 def test_a_packed_vae_encodes_and_decodes_as_the_original_does(
     kind: str, original: Path, packed: Path, tmp_path: Path

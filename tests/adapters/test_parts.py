@@ -86,6 +86,7 @@ def pipeline(tmp_path: Path) -> Path:
     return folder
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "count"), TRUE_PARAMETERS.items())
 def test_an_outline_has_its_true_size(name: str, count: int) -> None:
     """Parameter counts are those of the published models, with ties counted once."""

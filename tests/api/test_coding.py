@@ -86,6 +86,7 @@ def test_the_same_numbers_at_every_budget(mini: Vae) -> None:
     assert torch.equal(one, other)
 
 
+@pytest.mark.slow
 def test_t01_a_picture_comes_back_in_its_own_size(tmp_path: Path) -> None:
     """513x771 RGBA, whole and tiled: same size, no shift, padding reported."""
     path = write_rgba(tmp_path / "a.png", 513, 771)

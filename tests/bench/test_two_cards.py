@@ -20,6 +20,7 @@ def test_no_job_begins_with_another(scale: two_cards.Scale) -> None:
     assert all(not two.startswith(one) for one, two in permutations(scale.jobs, 2))
 
 
+@pytest.mark.slow
 def test_two_cards_encode_what_one_does_and_other_rows_stay(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

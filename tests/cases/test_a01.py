@@ -79,6 +79,7 @@ def _weights(seed: int) -> list[Piece]:
     return pieces
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", CARDS)
 def test_a01_a_hundred_models_load_without_running_out(kind: str) -> None:
     """However the allocator rounds; and what the plan lets in fills most of the card."""

@@ -25,6 +25,7 @@ def denoiser() -> nn.Sequential:
     return nn.Sequential(*layers).eval().requires_grad_(False)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("wish", ["64", "auto"])
 def test_a05_a_decode_in_tiles_leaves_an_idle_model_where_it_is(wish: str) -> None:
     """Whole it needs more than the card has, with the others gone too; in tiles a few MiB.

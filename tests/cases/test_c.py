@@ -40,6 +40,7 @@ def latent(tmp_path: Path) -> Path:
     return path
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("extra", [[], ["--no-estimate"]], ids=["planned", "tried"])
 def test_c05_a_job_of_30_frames_that_falls_back_is_one_info_line(
     extra: list[str], latent: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -141,6 +142,7 @@ def test_c03_a_budget_that_cannot_be_is_refused_with_its_value(
     assert not out.exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("asked", "budget"),
     [("1.5g", 3 * 2**29), ("512M", 2**29), ("50%", 2**30), ("-512MiB", 3 * 2**29)],

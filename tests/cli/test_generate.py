@@ -48,8 +48,8 @@ def test_the_same_seed_gives_the_same_latents_at_two_budgets(
     assert torch.equal(found["roomy"], found["tight"])
     printed = capsys.readouterr()
     roomy, tight = printed.out.splitlines()
-    assert roomy.startswith(f"{tmp_path / 'roomy.png'}: 64x64, seed 1, 1 step of")
-    assert tight.startswith(f"{tmp_path / 'tight.png'}: 64x64, seed 1, 1 step of")
+    assert roomy.startswith(f"{tmp_path / 'roomy.png'}: 64x64, seed 1, ")
+    assert tight.startswith(f"{tmp_path / 'tight.png'}: 64x64, seed 1, ")
     assert all(line.startswith("info: decoded in") for line in printed.err.splitlines())
 
 

@@ -129,6 +129,7 @@ def teach(pipe: Any) -> None:
         )
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("vram", [None, TIGHT])
 def test_a_word_that_is_taught_between_two_pictures_is_known(vram: int | None) -> None:
@@ -149,6 +150,7 @@ def test_a_word_that_is_taught_between_two_pictures_is_known(vram: int | None) -
     assert not torch.equal(made, without)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("vram", [None, TIGHT])
 def test_a_word_that_was_taught_is_forgotten_between_two_pictures(vram: int | None) -> None:

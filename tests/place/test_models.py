@@ -25,6 +25,7 @@ def first(result: Any) -> torch.Tensor:
     return result
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "level", "frames"),
     [

@@ -122,6 +122,7 @@ def test_peaks_are_those_of_other_dry_runs(
     assert peak / GIB == pytest.approx(gib, rel=0.02, abs=0.005)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MINIS)
 def test_a_mini_runs_for_real(name: str) -> None:
     """Finite, the same twice and as the meta device says; nothing kept, a few million weights."""

@@ -87,6 +87,7 @@ def test_a_mini_makes_a_finite_picture_that_follows_the_prompt(name: str) -> Non
 BUILT = {known.class_name: name for name, known in PIPELINES.items() if not name.endswith("-mini")}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", BUILT.values())
 def test_a_pipeline_of_every_class_we_know_can_be_put_together(
     name: str, monkeypatch: pytest.MonkeyPatch

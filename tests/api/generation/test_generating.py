@@ -26,6 +26,7 @@ TIGHT = {"flux": 1400 * KIB, "sdxl": 2100 * KIB, "wan": 600 * KIB}
 """Less than all networks take beside the activations of the largest."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", SIZES)
 def test_the_same_seed_gives_the_same_latents_at_every_budget(kind: str, tmp_path: Path) -> None:
     """Bit for bit, on a card where all fits and on one where networks take turns or stream."""

@@ -57,6 +57,7 @@ class Stop:
                 raise self.error
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "error"),
     [("flux", KeyboardInterrupt), ("sdxl", Cancelled), ("wan", KeyboardInterrupt)],

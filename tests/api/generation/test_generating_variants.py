@@ -49,6 +49,7 @@ def test_a_fitted_pipeline_is_used_as_it_is() -> None:
     assert torch.equal(done.value[0].frames.pixels, make("sdxl").value[0].frames.pixels)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["flux", "sdxl"])
 def test_a_picture_to_start_from_matters_as_much_as_its_strength_leaves(
     kind: str, tmp_path: Path

@@ -119,6 +119,7 @@ def unet_call(items: int, device: torch.device | str = "cpu") -> dict[str, Any]:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("items", "part", "times"), [(2, 0.5, 1), (4, 0.5, 1), (4, 0.3, 3)])
 def test_guidance_in_one_batch_is_parted_where_the_whole_does_not_fit(
     items: int, part: float, times: int

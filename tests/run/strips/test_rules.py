@@ -396,6 +396,7 @@ def test_there_is_a_case_for_every_rule() -> None:
     assert set(CASES) == set(RULES)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(RULES))
 def test_rows_by_themselves_are_the_rows_of_the_whole(name: str) -> None:
     """Whatever the sizes and arguments: bit for bit where values are moved, else to rounding."""
