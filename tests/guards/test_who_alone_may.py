@@ -64,6 +64,8 @@ def test_only_the_one_who_may_does(path: Path) -> None:
         assert not called & TENSORS, "only weigh/ enumerates a module's tensors"
     if not inside(path, "place/"):
         assert not called & STREAMS, "only place/ makes streams, events and pinned memory"
+        made = {ast.unparse(each.func) for each in ast.walk(tree) if isinstance(each, ast.Call)}
+        assert "torch.cuda.Event" not in made, "only place/ makes streams, events and pinned memory"
     if not inside(path, "cli/"):
         assert not called & {"print", "exit"}, "only cli/ prints and exits"
     if not inside(path, "run/ladder/", "card/virtual/"):

@@ -48,6 +48,16 @@ def compute_of(card: Card) -> Queue:
     return _HostQueue()
 
 
+def under_way(tensor: torch.Tensor) -> tuple[torch.Tensor, Mark]:
+    """A copy of `tensor` on the host, and the mark behind which it may be read; nobody waits.
+
+    It is queued where the card of `tensor` computes, into memory that PyTorch pins.
+    """
+    if tensor.device.type != "cuda":
+        return tensor.to("cpu"), _HostMark()
+    return tensor.to("cpu", non_blocking=True), _CudaQueue(tensor.device).mark()
+
+
 class _CudaMark(Mark):
     __slots__ = ("event",)
 

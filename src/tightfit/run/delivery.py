@@ -8,6 +8,8 @@ from typing import Protocol
 
 import torch
 
+from tightfit.card.lanes import Mark
+from tightfit.place.lanes import under_way
 from tightfit.units import MIB
 
 _MOST, _BYTES = 16, 64 * MIB
@@ -37,23 +39,17 @@ def hand_over(delivery: Delivery, values: torch.Tensor) -> torch.Tensor:
 class Leaving:
     """Tensors on their way to the host, of which `tell` is given a copy each, in order.
 
-    From a card, one is copied while the next is made: it is told when the next one comes, or at
-    the `end`. Neither waits for more than that copy.
+    One is copied while the next is made: it is told when the next one comes, or at the `end`.
+    Neither waits for more than that copy.
     """
 
     def __init__(self, tell: Callable[[torch.Tensor], None]) -> None:
         self._tell = tell
-        self._waiting: tuple[torch.Tensor, torch.cuda.Event] | None = None
+        self._waiting: tuple[torch.Tensor, Mark] | None = None
 
     def put(self, made: torch.Tensor) -> None:
         """One more, on a card or on the host."""
-        if made.device.type != "cuda":
-            self._tell(made.to("cpu"))
-            return
-        copy = made.to("cpu", non_blocking=True)  # into pinned memory
-        copied = torch.cuda.Event()  # type: ignore[no-untyped-call]
-        copied.record(torch.cuda.current_stream(made.device))
-        before, self._waiting = self._waiting, (copy, copied)
+        before, self._waiting = self._waiting, under_way(made)
         self._arrived(before)
 
     def end(self) -> None:
@@ -61,10 +57,10 @@ class Leaving:
         before, self._waiting = self._waiting, None
         self._arrived(before)
 
-    def _arrived(self, one: tuple[torch.Tensor, torch.cuda.Event] | None) -> None:
+    def _arrived(self, one: tuple[torch.Tensor, Mark] | None) -> None:
         if one is not None:
-            copy, copied = one
-            copied.synchronize()
+            copy, arrived = one
+            arrived.drain()
             self._tell(copy)
 
 
